@@ -1,0 +1,427 @@
+package tidemark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// closeLimit bounds how long Close waits for goroutines that hang in a store,
+// a coordination store or a transport that does not return.
+const closeLimit = 5 * time.Second
+
+// errAbandoned says that Close could not end everything in time.
+var errAbandoned = errors.New("tidemark: closed, but a call to the store, the transport or the coordination store has not returned")
+
+// Broker is one process's share of a cluster. It hosts replicas, leads some of
+// them, stands for Controller, and gives out handles that work for every topic of
+// the cluster, wherever it is led. All methods may be called from any goroutine.
+type Broker struct {
+	*Client
+
+	cfg   Config
+	log   *slog.Logger
+	began time.Time
+
+	ctx      context.Context // ends when the broker stops
+	cancel   context.CancelFunc
+	stopping <-chan struct{}
+	running  sync.WaitGroup
+	closing  sync.Once
+	closeErr error
+
+	loops   []*eventLoop
+	seed    maphash.Seed
+	writer  *storeWriter
+	links   *linkSet
+	control *controlLoop
+	cold    *pool
+	view    *view
+
+	appends  *requests[protocol.AppendAnswer]
+	reads    *requests[protocol.ReadAnswer]
+	commands *requests[protocol.CommandAnswer]
+
+	epoch      atomic.Int64 // broker epoch of the last registration; 0: none yet
+	controller atomic.Int32 // -1: not known
+
+	controllerTerm atomic.Int32 // controller epoch; -1: not known
+
+	mu        sync.Mutex
+	clusterID protocol.UUID
+	unfit     error
+	regError  error
+	counts    counters
+}
+
+// Open starts a broker on what the configuration gives it. It loads the logs,
+// then joins the cluster in the background: it does not fail, and does not wait,
+// while the coordination store or the other brokers are away. See Ready.
+//
+// The context bounds Open alone; the broker lives until Close or Shutdown.
+func Open(ctx context.Context, cfg Config) (*Broker, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if node := cfg.Store.Node(); !node.Cluster.IsZero() && node.BrokerID != cfg.ID {
+		return nil, fmt.Errorf("%w: directory of broker %d, opened as %d", ErrWrongCluster, node.BrokerID, cfg.ID)
+	}
+	logs, err := cfg.Store.Logs()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStorage, err)
+	}
+	b := newBroker(cfg)
+	for id, state := range logs {
+		b.loops[b.loopOf(id)].shard.load(id, state)
+	}
+	if cfg.Transport != nil {
+		if err := cfg.Transport.Start(b.links.receive); err != nil {
+			b.cancel()
+			return nil, fmt.Errorf("tidemark: transport: %w", err)
+		}
+	}
+	for _, l := range b.loops {
+		b.spawn(l.run)
+	}
+	b.spawn(b.links.run)
+	b.spawn(b.control.run)
+	b.control.pool.start(4)
+	b.cold.start(2)
+	b.spawn(newRegistrar(b).run)
+	return b, nil
+}
+
+func newBroker(cfg Config) *Broker {
+	b := &Broker{
+		cfg: cfg, log: cfg.Logger, began: time.Now(), seed: maphash.MakeSeed(), view: newView(),
+		appends:  newRequests(protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1}),
+		reads:    newRequests(protocol.ReadAnswer{Code: protocol.NotLeader}),
+		commands: newRequests(protocol.CommandAnswer{Code: protocol.NotController}),
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.stopping = b.ctx.Done()
+	b.controller.Store(-1)
+	b.controllerTerm.Store(-1)
+	b.Client = NewClient(func() []*Broker { return []*Broker{b} }, ClientOptions{})
+	b.links = newLinkSet(b)
+	b.control = newControlLoop(b)
+	b.cold = newPool(b)
+	b.writer = &storeWriter{store: cfg.Store, now: b.now, stored: b.groupStored, failed: func(err error) {
+		b.becomeUnfit(fmt.Errorf("%w: %w", ErrStorage, err))
+	}}
+	for i := range cfg.Loops {
+		b.loops = append(b.loops, newEventLoop(b, i))
+	}
+	return b
+}
+
+// ID is the broker's id.
+func (b *Broker) ID() int32 { return b.cfg.ID }
+
+// now is the broker's monotonic clock; it is never 0.
+func (b *Broker) now() time.Duration { return time.Since(b.began) + 1 }
+
+// spawn starts a goroutine that Close waits for.
+func (b *Broker) spawn(f func()) {
+	b.running.Add(1)
+	go func() {
+		defer b.running.Done()
+		f()
+	}()
+}
+
+// sleep waits; false when the broker stopped meanwhile.
+func (b *Broker) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-b.stopping:
+		return false
+	}
+}
+
+// loopOf says which loop owns a partition.
+func (b *Broker) loopOf(id protocol.PartitionID) int {
+	if len(b.loops) == 1 {
+		return 0
+	}
+	return int(maphash.Comparable(b.seed, id) % uint64(len(b.loops)))
+}
+
+func (b *Broker) eachLoop(ev loopEvent) {
+	for _, l := range b.loops {
+		l.inbox.put(ev)
+	}
+}
+
+// groupStored hands a completed group to the loops whose logs are in it.
+func (b *Broker) groupStored(group storedGroup) {
+	for i, l := range b.loops {
+		for _, st := range group {
+			if st.loop == i {
+				l.inbox.put(loopEvent{stored: group})
+				break
+			}
+		}
+	}
+}
+
+// send gives a payload to another broker, or to this one. false: it was not taken.
+func (b *Broker) send(peer int32, p *protocol.Payload) bool {
+	if peer == b.cfg.ID {
+		b.deliver(peer, b.epoch.Load(), p)
+		return true
+	}
+	return b.links.send(peer, p)
+}
+
+// deliver routes what a broker sent: answers to whoever asked, the data path to
+// the loops, the rest to the control loop. It does not block.
+func (b *Broker) deliver(from int32, fromEpoch int64, p *protocol.Payload) {
+	for i := range p.AppendAnswers {
+		b.appends.finish(from, p.AppendAnswers[i].Request, p.AppendAnswers[i])
+	}
+	for i := range p.ReadAnswers {
+		b.reads.finish(from, p.ReadAnswers[i].Request, p.ReadAnswers[i])
+	}
+	for i := range p.CommandAnswers {
+		b.commands.finish(from, p.CommandAnswers[i].Request, p.CommandAnswers[i])
+	}
+	if len(p.Updates)+len(p.UpdateAcks)+len(p.OrderReplies)+len(p.Proposals)+len(p.Commands) > 0 {
+		control := protocol.Payload{
+			Updates: p.Updates, UpdateAcks: p.UpdateAcks, OrderReplies: p.OrderReplies, Proposals: p.Proposals, Commands: p.Commands,
+		}
+		b.control.post(func(time.Duration) { b.control.onPayload(from, fromEpoch, &control) })
+	}
+	if len(p.Fetches)+len(p.FetchAnswers)+len(p.Reports)+len(p.Watermarks)+len(p.Appends)+len(p.Reads)+len(p.Verdicts) == 0 {
+		return
+	}
+	if len(b.loops) == 1 {
+		b.loops[0].inbox.put(loopEvent{from: from, fromEpoch: fromEpoch, payload: p})
+		return
+	}
+	b.spread(from, fromEpoch, p)
+}
+
+// spread cuts a payload by the loops that own its partitions.
+func (b *Broker) spread(from int32, fromEpoch int64, p *protocol.Payload) {
+	parts := make([]protocol.Payload, len(b.loops))
+	at := func(id protocol.PartitionID) *protocol.Payload { return &parts[b.loopOf(id)] }
+	for _, x := range p.Fetches {
+		q := at(x.ID)
+		q.Fetches = append(q.Fetches, x)
+	}
+	for _, x := range p.FetchAnswers {
+		q := at(x.ID)
+		q.FetchAnswers = append(q.FetchAnswers, x)
+	}
+	for _, x := range p.Reports {
+		q := at(x.ID)
+		q.Reports = append(q.Reports, x)
+	}
+	for _, x := range p.Watermarks {
+		q := at(x.ID)
+		q.Watermarks = append(q.Watermarks, x)
+	}
+	for _, x := range p.Appends {
+		q := at(x.ID)
+		q.Appends = append(q.Appends, x)
+	}
+	for _, x := range p.Reads {
+		q := at(x.ID)
+		q.Reads = append(q.Reads, x)
+	}
+	for _, x := range p.Verdicts {
+		q := at(x.ID)
+		q.Verdicts = append(q.Verdicts, x)
+	}
+	for i := range parts {
+		if !parts[i].Empty() {
+			b.loops[i].inbox.put(loopEvent{from: from, fromEpoch: fromEpoch, payload: &parts[i]})
+		}
+	}
+}
+
+// linkChanged tells everybody that a session with a broker began or ended. What
+// was asked in a session that ended gets no answer any more (D14).
+func (b *Broker) linkChanged(peer int32, epoch int64, up bool) {
+	b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onLink(peer, epoch, up) }})
+	b.control.post(func(time.Duration) { b.control.onLink(peer, epoch, up) })
+	if !up {
+		b.appends.lose(peer)
+		b.reads.lose(peer)
+		b.commands.lose(peer)
+	}
+}
+
+// coldRead reads batches that are no longer in memory, off the loop.
+func (b *Broker) coldRead(l *eventLoop, c coldRead) {
+	b.cold.submit(func() {
+		res, err := b.cfg.Store.Read(c.id, c.from, c.maxBytes)
+		l.inbox.put(loopEvent{step: func(_ time.Duration, s *shard) { s.readDone(c, res.Batches, err) }})
+	})
+}
+
+func (b *Broker) controllerID() int32 { return b.controller.Load() }
+
+func (b *Broker) cluster() protocol.UUID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.clusterID
+}
+
+func (b *Broker) setCluster(id protocol.UUID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.clusterID = id
+}
+
+func (b *Broker) setRegistrationError(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.regError = err
+}
+
+// checkStore says why the broker should hold itself unfit, if it should (D16).
+func (b *Broker) checkStore() error {
+	if err := b.cfg.Store.Health().Err; err != nil {
+		return fmt.Errorf("%w: %w", ErrStorage, err)
+	}
+	if age := b.writer.oldest(); age > b.cfg.StoreStallLimit {
+		return fmt.Errorf("%w: a write has been under way for %v", ErrStorage, age.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// becomeUnfit ends every role for the rest of this open: a store that failed or
+// hangs cannot be trusted again without a clean open (D16).
+func (b *Broker) becomeUnfit(why error) {
+	b.mu.Lock()
+	first := b.unfit == nil
+	if first {
+		b.unfit = why
+	}
+	b.mu.Unlock()
+	if !first {
+		return
+	}
+	b.log.Error("broker is unfit", "broker", b.cfg.ID, "reason", why)
+	b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onUnfit() }})
+	b.control.post(func(time.Duration) {
+		if b.control.meta != nil {
+			b.control.resign(why)
+		}
+	})
+}
+
+func (b *Broker) unfitReason() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unfit
+}
+
+// Ready returns nil once the broker is registered, is fit, and holds the whole
+// cluster image. It waits until then or until ctx ends, and then says what is missing.
+func (b *Broker) Ready(ctx context.Context) error {
+	for {
+		_, _, whole, changed := b.view.topic("")
+		why := b.notReady(whole)
+		if why == nil {
+			return nil
+		}
+		if b.ctx.Err() != nil {
+			return ErrClosed
+		}
+		if errors.Is(why, ErrUnfit) {
+			return why
+		}
+		if err := wait(ctx, changed, b.stopping, 20*time.Millisecond); err != nil {
+			return ctxError(ctx, why)
+		}
+	}
+}
+
+func (b *Broker) notReady(whole bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.unfit != nil:
+		return fmt.Errorf("%w: %w", ErrUnfit, b.unfit)
+	case b.regError != nil:
+		return b.regError
+	case b.epoch.Load() == 0:
+		return errors.New("tidemark: not registered yet")
+	case !whole:
+		return ErrNoController
+	}
+	return nil
+}
+
+// Shutdown waits until what clients of this broker have under way is decided, or
+// until ctx ends, then deregisters and closes. It returns ctx's error when it cut
+// something off.
+func (b *Broker) Shutdown(ctx context.Context) error {
+	var cut error
+	for b.appends.open()+b.commands.open() > 0 && cut == nil {
+		cut = wait(ctx, nil, b.stopping, 5*time.Millisecond)
+	}
+	return errors.Join(cut, b.Close())
+}
+
+// Close stops the broker at once: appends under way end as Unknown with
+// ErrClosed. It deregisters if the coordination store answers within a second.
+// It is idempotent, and returns in bounded time even when a disk or a peer hangs;
+// its error then says so. Store and Coordination stay open: they are the host's.
+func (b *Broker) Close() error {
+	b.closing.Do(func() {
+		b.cancel()
+		if b.cfg.Transport != nil {
+			b.closeErr = b.cfg.Transport.Close()
+		}
+		b.appends.close()
+		b.reads.close()
+		b.commands.close()
+		done := make(chan struct{})
+		go func() {
+			b.running.Wait()
+			close(done)
+		}()
+		timer := time.NewTimer(closeLimit)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+			b.closeErr = errors.Join(b.closeErr, errAbandoned)
+		}
+	})
+	return b.closeErr
+}
+
+// wait returns when changed is closed or the pause is over; an error when ctx or
+// stopping ended first. A nil channel never fires.
+func wait(ctx context.Context, changed, stopping <-chan struct{}, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-stopping:
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package tidemark
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+const (
+	// retryPause is how long a call waits, at most, before it looks again for a
+	// leader or a controller when nothing tells it that something changed.
+	retryPause = 20 * time.Millisecond
+	// unknownGrace is how long a topic may be missing from a broker's image before
+	// a call believes that there is none: another broker may have just created it.
+	unknownGrace = 250 * time.Millisecond
+)
+
+// Client gives out handles that work through any of several brokers of this
+// process: a call goes straight to the leader where the leader is one of them,
+// and over a link otherwise. A Broker is a Client of itself.
+type Client struct {
+	source    func() []*Broker
+	defaultRF int32
+}
+
+// ClientOptions adjusts a Client. The zero value is right for most.
+type ClientOptions struct {
+	// DefaultReplicationFactor applies to topics created without one. Default 3.
+	DefaultReplicationFactor int
+}
+
+// NewClient makes a Client over the brokers that source returns at the time of
+// each call; closed ones are passed over. source is called from any goroutine and
+// does not block.
+func NewClient(source func() []*Broker, o ClientOptions) *Client {
+	if o.DefaultReplicationFactor <= 0 {
+		o.DefaultReplicationFactor = 3
+	}
+	return &Client{source: source, defaultRF: int32(min(o.DefaultReplicationFactor, protocol.MaxReplicas))}
+}
+
+// Topic returns a handle of a topic. The topic need not exist yet.
+func (c *Client) Topic(name string) *Topic { return &Topic{client: c, name: name} }
+
+// Partition returns a handle of one partition. It need not exist yet.
+func (c *Client) Partition(topic string, n int) *Partition {
+	return &Partition{client: c, topic: topic, n: int32(n)}
+}
+
+// Controller returns the handle for administration.
+func (c *Client) Controller() *Controller { return &Controller{client: c} }
+
+// pick returns an open broker, another one from attempt to attempt; one that is
+// fit and knows the cluster when there is one.
+func (c *Client) pick(attempt int) (*Broker, error) {
+	all := c.source()
+	var fallback *Broker
+	for i := range all {
+		b := all[(i+attempt)%len(all)]
+		if b == nil || b.ctx.Err() != nil {
+			continue
+		}
+		if _, _, whole, _ := b.view.topic(""); whole && b.unfitReason() == nil {
+			return b, nil
+		}
+		if fallback == nil {
+			fallback = b
+		}
+	}
+	if fallback == nil {
+		return nil, ErrClosed
+	}
+	return fallback, nil
+}
+
+// open returns the broker with that id, if it is one of the source's and open.
+func (c *Client) open(id int32) *Broker {
+	for _, b := range c.source() {
+		if b != nil && b.cfg.ID == id && b.ctx.Err() == nil {
+			return b
+		}
+	}
+	return nil
+}
+
+// route says where a call to a partition goes now.
+type route struct {
+	via    *Broker // sends it
+	leader int32   // takes it
+	epoch  int32   // the leader epoch that it is meant for
+	id     protocol.PartitionID
+	state  protocol.PartitionState
+}
+
+// topicOf finds a topic's description, waiting for the image where that makes sense.
+func (c *Client) topicOf(ctx context.Context, name string) (*Broker, protocol.Topic, error) {
+	var missing time.Time
+	for attempt := 0; ; attempt++ {
+		b, err := c.pick(attempt)
+		if err != nil {
+			return nil, protocol.Topic{}, err
+		}
+		t, ok, whole, changed := b.view.topic(name)
+		if ok {
+			return b, t, nil
+		}
+		why := ErrNoController
+		if whole {
+			why = fmt.Errorf("%w: %q", ErrUnknownTopic, name)
+			if missing.IsZero() {
+				missing = time.Now()
+			}
+			if time.Since(missing) > unknownGrace {
+				return nil, t, why
+			}
+		}
+		if err := wait(ctx, changed, nil, retryPause); err != nil {
+			return nil, t, ctxError(ctx, why)
+		}
+	}
+}
+
+// locate finds the way to a partition's leader, waiting while there is none.
+// bound, when not zero, is the topic id that the caller began with.
+func (c *Client) locate(ctx context.Context, topic string, n int32, bound protocol.UUID) (route, error) {
+	for {
+		b, t, err := c.topicOf(ctx, topic)
+		switch {
+		case err != nil:
+			return route{}, err
+		case !bound.IsZero() && bound != t.ID:
+			return route{}, fmt.Errorf("%w: %q", ErrTopicRecreated, topic)
+		case n < 0 || n >= t.Config.Partitions:
+			return route{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, topic, n, t.Config.Partitions)
+		}
+		id := protocol.PartitionID{Topic: t.ID, Partition: n}
+		s, ok, changed := b.view.state(id)
+		if ok && s.Leader != protocol.NoLeader {
+			r := route{via: b, leader: s.Leader, epoch: s.LeaderEpoch, id: id, state: s}
+			if at := c.open(s.Leader); at != nil {
+				r.via = at
+			}
+			return r, nil
+		}
+		if err := wait(ctx, changed, nil, retryPause); err != nil {
+			return route{}, ctxError(ctx, ErrNotLeader)
+		}
+	}
+}
+
+// append sends an append along the route. done is called once, from any
+// goroutine, and does not block; false means that it was not sent and never will be.
+func (r *route) append(a protocol.Append, done func(protocol.AppendAnswer)) bool {
+	b := r.via
+	a.ID = r.id
+	a.Request = b.appends.add(r.leader, done)
+	if a.Request == 0 {
+		return false
+	}
+	if b.send(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}) {
+		return true
+	}
+	return !b.appends.drop(a.Request)
+}
+
+// read sends a read along the route, like append.
+func (r *route) read(q protocol.Read, done func(protocol.ReadAnswer)) bool {
+	b := r.via
+	q.ID = r.id
+	q.Request = b.reads.add(r.leader, done)
+	if q.Request == 0 {
+		return false
+	}
+	if b.send(r.leader, &protocol.Payload{Reads: []protocol.Read{q}}) {
+		return true
+	}
+	return !b.reads.drop(q.Request)
+}
+
+// again waits before a call is tried anew after a refusal, having learnt what
+// the refusal said.
+func (r *route) again(ctx context.Context, hint *protocol.PartitionState) error {
+	r.via.view.learn(r.id, hint)
+	s, _, changed := r.via.view.state(r.id)
+	if s.LeaderEpoch > r.epoch {
+		return nil
+	}
+	return wait(ctx, changed, nil, retryPause)
+}
+
+// elsewhere reports whether a refusal means that the call may succeed at another
+// time or broker, nothing having happened.
+func elsewhere(c protocol.Code) bool {
+	switch c {
+	case protocol.NotLeader, protocol.FencedEpoch, protocol.UnknownPartition, protocol.StreamRefused, protocol.Canceled,
+		protocol.Unfit, protocol.StorageFailed:
+		return true
+	}
+	return false
+}

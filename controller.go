@@ -1,0 +1,142 @@
+package tidemark
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// Controller is the handle for administration. The Controller itself is a role
+// that one of the brokers holds; the handle finds it from any broker, and retries
+// what is safe until the context ends. All methods may be called from any goroutine.
+type Controller struct {
+	client *Client
+}
+
+// CreateTopic creates a topic and returns once every partition's leader has
+// accepted its role. A topic of that name gives ErrTopicExists, a replication
+// factor above the number of brokers ErrTooFewBrokers, a bad name or number
+// ErrInvalidTopic. When the context ends first, the topic may or may not exist,
+// now or later: EnsureTopic finds out.
+func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConfig) error {
+	_, err := c.create(ctx, name, cfg)
+	return err
+}
+
+// EnsureTopic creates a topic unless it exists. One that exists with another
+// configuration gives a *TopicMismatchError, which wraps ErrTopicMismatch.
+func (c *Controller) EnsureTopic(ctx context.Context, name string, cfg TopicConfig) error {
+	a, err := c.create(ctx, name, cfg)
+	if err == nil || a.Code != protocol.TopicExists || a.Topic == nil {
+		return err
+	}
+	if wanted := c.withDefaults(cfg); a.Topic.Config != wanted {
+		return &TopicMismatchError{Topic: name, Wanted: wanted, Found: a.Topic.Config}
+	}
+	return c.seen(ctx, name)
+}
+
+func (c *Controller) withDefaults(cfg TopicConfig) TopicConfig {
+	def(&cfg.Partitions, 1)
+	def(&cfg.ReplicationFactor, c.client.defaultRF)
+	def(&cfg.MinISR, 2)
+	return cfg
+}
+
+// create sends the command with a topic id of its own, so that it may be sent
+// again when an answer was lost: the second one joins the first.
+func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (protocol.CommandAnswer, error) {
+	topic := protocol.Topic{ID: randomUUID(), Name: name, Config: c.withDefaults(cfg)}
+	a, err := c.command(ctx, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
+	if err != nil {
+		return a, err
+	}
+	switch a.Code {
+	case protocol.OK:
+		return a, c.seen(ctx, name)
+	case protocol.TopicExists:
+		return a, fmt.Errorf("%w: %q", ErrTopicExists, name)
+	}
+	if a.Detail != "" {
+		return a, fmt.Errorf("%w: %s", codeError(a.Code), a.Detail)
+	}
+	return a, codeError(a.Code)
+}
+
+// seen waits until the image of a broker at hand has the topic, so that the
+// caller's next call finds it.
+func (c *Controller) seen(ctx context.Context, name string) error {
+	for {
+		b, err := c.client.pick(0)
+		if err != nil {
+			return err
+		}
+		_, ok, _, changed := b.view.topic(name)
+		if ok {
+			return nil
+		}
+		if err := wait(ctx, changed, nil, retryPause); err != nil {
+			return ctxError(ctx, nil)
+		}
+	}
+}
+
+// command sends a command to the Controller, wherever it is.
+func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protocol.CommandAnswer, error) {
+	for attempt := 0; ; attempt++ {
+		b, err := c.client.pick(attempt)
+		if err != nil {
+			return protocol.CommandAnswer{}, err
+		}
+		answered := make(chan protocol.CommandAnswer, 1)
+		if id := b.controllerID(); id >= 0 {
+			cmd.Request = b.commands.add(id, func(a protocol.CommandAnswer) { answered <- a })
+			sent := cmd.Request != 0 && (b.send(id, &protocol.Payload{Commands: []protocol.Command{cmd}}) || !b.commands.drop(cmd.Request))
+			if sent {
+				select {
+				case <-ctx.Done():
+					return protocol.CommandAnswer{}, ctxError(ctx, nil)
+				case a := <-answered:
+					if a.Code != protocol.NotController {
+						return a, nil
+					}
+				}
+			}
+		}
+		if err := wait(ctx, nil, nil, retryPause); err != nil {
+			return protocol.CommandAnswer{}, ctxError(ctx, ErrNoController)
+		}
+	}
+}
+
+// Topics lists the topics' names in order, as a broker at hand knows them.
+func (c *Controller) Topics(ctx context.Context) ([]string, error) {
+	for attempt := 0; ; attempt++ {
+		b, err := c.client.pick(attempt)
+		if err != nil {
+			return nil, err
+		}
+		if _, _, whole, _ := b.view.topic(""); whole {
+			return b.view.topicNames(), nil
+		}
+		if err := wait(ctx, nil, nil, retryPause); err != nil {
+			return nil, ctxError(ctx, ErrNoController)
+		}
+	}
+}
+
+// ControllerStatus says who the Controller is, as a broker at hand knows.
+type ControllerStatus struct {
+	Broker int32 // -1: not known
+	Epoch  int32 // controller epoch; -1: not known
+}
+
+// Status does not wait.
+func (c *Controller) Status() (ControllerStatus, error) {
+	b, err := c.client.pick(0)
+	if err != nil {
+		return ControllerStatus{Broker: -1, Epoch: -1}, err
+	}
+	return ControllerStatus{Broker: b.controllerID(), Epoch: b.controllerTerm.Load()}, nil
+}

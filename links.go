@@ -1,0 +1,211 @@
+package tidemark
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/transport"
+)
+
+// linkWindow is how many bytes may be on their way to a broker unacknowledged.
+const linkWindow = 16 << 20
+
+// linkSet drives the links to all registered brokers: it gives them the clock,
+// puts what they send into the transport, and routes what they receive.
+type linkSet struct {
+	b    *Broker
+	kick chan struct{} // an earlier tick than the armed one is due
+
+	mu    sync.RWMutex
+	peers map[int32]*peerLink
+
+	armed   atomic.Int64  // when the ticker wakes next, in nanoseconds of the broker's clock
+	foreign atomic.Uint64 // messages dropped before they reached a link
+	unsound atomic.Uint64 // items dropped out of payloads
+}
+
+// peerLink is one link and its lock. The lock is held for a step of the link and
+// while what it delivers is put into mailboxes, never while something is sent.
+type peerLink struct {
+	peer transport.Peer
+
+	mu   sync.Mutex
+	link *link
+	out  linkOut
+}
+
+func newLinkSet(b *Broker) *linkSet {
+	return &linkSet{b: b, peers: make(map[int32]*peerLink), kick: make(chan struct{}, 1)}
+}
+
+func (s *linkSet) get(id int32) *peerLink {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.peers[id]
+}
+
+func (s *linkSet) all() []*peerLink {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]*peerLink, 0, len(s.peers))
+	for _, p := range s.peers {
+		all = append(all, p)
+	}
+	return all
+}
+
+// rebuild makes the links fit the registrations: one per other broker, for
+// exactly this pair of broker epochs.
+func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
+	if s.b.cfg.Transport == nil {
+		return
+	}
+	var ended []*peerLink
+	s.mu.Lock()
+	for id, p := range s.peers {
+		r, ok := registry[id]
+		if !ok || r.epoch != p.link.cfg.peerEpoch || selfEpoch != p.link.cfg.selfEpoch {
+			delete(s.peers, id)
+			ended = append(ended, p)
+		}
+	}
+	now := s.b.now()
+	for id, r := range registry {
+		if id == s.b.cfg.ID || s.peers[id] != nil || selfEpoch == 0 {
+			continue
+		}
+		s.peers[id] = &peerLink{peer: transport.Peer{ID: id, Address: r.Address}, link: newLink(linkConfig{
+			cluster: s.b.cluster(), self: s.b.cfg.ID, peer: id, selfEpoch: selfEpoch, peerEpoch: r.epoch,
+			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.cfg.Transport.MaxMessageBytes(), window: linkWindow,
+		}, now, randomUint64())}
+	}
+	s.mu.Unlock()
+	for _, p := range ended {
+		if p.link.isUp() { // nobody steps it any more
+			s.b.linkChanged(p.peer.ID, p.link.cfg.peerEpoch, false)
+		}
+	}
+	s.wake()
+}
+
+func (s *linkSet) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// send gives a payload to the link of a broker; false when there is no session.
+func (s *linkSet) send(peer int32, p *protocol.Payload) bool {
+	l := s.get(peer)
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	ok := l.link.send(s.b.now(), *p, &l.out)
+	s.settle(l)
+	return ok
+}
+
+// receive is the transport's Handler.
+func (s *linkSet) receive(m *protocol.Message) {
+	if m == nil || m.To != s.b.cfg.ID {
+		s.foreign.Add(1)
+		return
+	}
+	l := s.get(m.From)
+	if l == nil || m.ValidHeader() != nil {
+		s.foreign.Add(1)
+		return
+	}
+	l.mu.Lock()
+	starved := l.link.credit() <= 0
+	l.link.receive(s.b.now(), m, &l.out)
+	starved = starved && l.link.credit() > 0
+	s.settle(l)
+	if starved {
+		s.b.eachLoop(loopEvent{step: func(time.Duration, *shard) {}})
+	}
+}
+
+// settle routes what a step of the link brought about, and unlocks it.
+func (s *linkSet) settle(l *peerLink) {
+	out := l.out
+	l.out = linkOut{}
+	epoch := l.link.cfg.peerEpoch
+	if out.down {
+		s.b.linkChanged(l.peer.ID, epoch, false)
+	}
+	if out.up {
+		s.b.linkChanged(l.peer.ID, epoch, true)
+	}
+	for i := range out.deliver {
+		sound, unsound, err := out.deliver[i].Sound()
+		if unsound > 0 {
+			s.unsound.Add(uint64(unsound))
+			s.b.log.Warn("dropped unsound items", "peer", l.peer.ID, "items", unsound, "error", err)
+		}
+		s.b.deliver(l.peer.ID, epoch, &sound)
+	}
+	next := l.link.next()
+	l.mu.Unlock()
+	for _, m := range out.send {
+		// A message that is refused is a message that is lost: the link notices.
+		_ = s.b.cfg.Transport.Send(l.peer, m)
+	}
+	if int64(next) < s.armed.Load() {
+		s.wake()
+	}
+}
+
+// credits calls f with what each link still takes.
+func (s *linkSet) credits(f func(peer int32, credit int)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for id, l := range s.peers {
+		l.mu.Lock()
+		c := l.link.credit()
+		l.mu.Unlock()
+		f(id, c)
+	}
+}
+
+// isUp reports whether there is a session with the broker.
+func (s *linkSet) isUp(id int32) bool {
+	l := s.get(id)
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.link.isUp()
+}
+
+// run gives the links their ticks until the broker stops.
+func (s *linkSet) run() {
+	const idle = time.Hour
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		now := s.b.now()
+		next := now + idle
+		for _, l := range s.all() {
+			l.mu.Lock()
+			if l.link.next() <= now {
+				l.link.tick(now, &l.out)
+			}
+			next = min(next, l.link.next())
+			s.settle(l)
+		}
+		s.armed.Store(int64(next))
+		timer.Reset(max(next-s.b.now(), 0))
+		select {
+		case <-s.b.stopping:
+			return
+		case <-timer.C:
+		case <-s.kick:
+		}
+	}
+}

@@ -1,0 +1,397 @@
+package tidemark
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/coordination"
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// metadata is the Controller's state machine: registrations, proposals, replies
+// and commands go in; guarded writes to the coordination store and orders to
+// brokers come out. Nothing is ordered before the write it rests on succeeded.
+//
+// It works by level, not by edge: whatever happens marks partitions as dirty, and
+// the end of the turn compares what each is with what it should be.
+type metadata struct {
+	self          int32
+	epoch         int32 // controller epoch
+	epochRevision int64 // of its key: every write is guarded by it (CE-4)
+
+	brokers map[int32]*brokerEntry
+	topics  map[string]*topicEntry
+	parts   map[protocol.PartitionID]*partEntry
+	dirty   []*partEntry
+	changed []*partEntry // since the last feed
+	created []*topicEntry
+
+	writes    map[uint64]*metaWrite // not yet decided
+	lastToken uint64
+	storeOK   bool
+	tellStore bool // storeOK changed since the last feed
+	resigned  error
+	eff       metaEffects
+}
+
+// metaEffects are what a turn of the Controller wants done.
+type metaEffects struct {
+	writes  []metaTxn
+	rereads []metaReread
+	out     map[int32]*protocol.Payload
+	resign  error // the epoch is over, and why
+}
+
+type metaTxn struct {
+	token uint64
+	txn   coordination.Txn
+}
+
+type metaReread struct {
+	token uint64
+	keys  []string
+}
+
+// brokerEntry is what the Controller knows of a broker.
+type brokerEntry struct {
+	id           int32
+	epoch        int64 // 0: not registered
+	last         lastLife
+	lastRevision int64
+	clearing     bool // a write that clears Replaced is under way
+	feed         brokerFeed
+}
+
+type topicEntry struct {
+	topic   protocol.Topic
+	written bool // its keys exist
+	parts   []*partEntry
+	waiting []commandOrigin // commands that end when every leader accepted
+}
+
+type commandOrigin struct {
+	broker      int32
+	brokerEpoch int64
+	request     uint64
+}
+
+// partEntry is what the Controller knows of a partition.
+type partEntry struct {
+	id       protocol.PartitionID
+	key      string
+	topic    *topicEntry
+	state    protocol.PartitionState
+	revision int64
+	dirty    bool
+	changed  bool
+	writing  bool
+	proposal *queuedProposal
+	accepted int32           // the leader epoch that its leader took up; -1: none yet
+	floor    int32           // a new leader epoch must exceed it
+	forced   bool            // the present leader epoch was refused
+	offline  map[int32]int64 // brokers that cannot carry it, in that broker epoch
+}
+
+type queuedProposal struct {
+	from     int32
+	proposal protocol.Proposal
+}
+
+// registered and replaced make a partEntry's view of the brokers the candidates
+// of its election.
+type partView struct {
+	m *metadata
+	p *partEntry
+}
+
+func (v partView) registered(broker int32) int64 {
+	b := v.m.brokers[broker]
+	if b == nil || b.epoch == 0 || (v.p != nil && v.p.offline[broker] == b.epoch) {
+		return 0
+	}
+	return b.epoch
+}
+
+func (v partView) replaced(broker int32) bool {
+	b := v.m.brokers[broker]
+	return b != nil && b.last.Replaced
+}
+
+// newMetadata begins a controller epoch from a complete view of the store (CE-7).
+func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) (*metadata, error) {
+	m := &metadata{
+		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true,
+		brokers: make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
+		parts: make(map[protocol.PartitionID]*partEntry), writes: make(map[uint64]*metaWrite),
+	}
+	for _, kv := range kvs {
+		if err := m.loadTopic(kv); err != nil {
+			return nil, err
+		}
+	}
+	for _, kv := range kvs {
+		if err := m.loadPartition(kv); err != nil {
+			return nil, err
+		}
+	}
+	for _, t := range m.topics {
+		for n, p := range t.parts {
+			if p == nil {
+				return nil, fmt.Errorf("tidemark: topic %s has no state for partition %d", t.topic.Name, n)
+			}
+			m.markDirty(p)
+		}
+	}
+	return m, nil
+}
+
+func (m *metadata) loadTopic(kv coordination.KV) error {
+	if _, _, isState := parsePartitionKey(kv.Key); isState || len(kv.Key) <= len(topicsPrefix) || kv.Key[:len(topicsPrefix)] != topicsPrefix {
+		return nil
+	}
+	var rec topicRecord
+	if err := json.Unmarshal(kv.Value, &rec); err != nil {
+		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
+	}
+	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, written: true, parts: make([]*partEntry, rec.Config.Partitions)}
+	return nil
+}
+
+func (m *metadata) loadPartition(kv coordination.KV) error {
+	name, n, isState := parsePartitionKey(kv.Key)
+	if !isState {
+		return nil
+	}
+	t := m.topics[name]
+	if t == nil || int(n) >= len(t.parts) {
+		return fmt.Errorf("tidemark: key %s belongs to no topic", kv.Key)
+	}
+	p := &partEntry{
+		id: protocol.PartitionID{Topic: t.topic.ID, Partition: n}, key: kv.Key, topic: t, revision: kv.Revision, accepted: noEpoch, floor: noEpoch,
+	}
+	if err := json.Unmarshal(kv.Value, &p.state); err != nil {
+		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
+	}
+	t.parts[n], m.parts[p.id] = p, p
+	return nil
+}
+
+func (m *metadata) markDirty(p *partEntry) {
+	if !p.dirty {
+		p.dirty = true
+		m.dirty = append(m.dirty, p)
+	}
+}
+
+// brokerView is one broker as the coordination store has it.
+type brokerView struct {
+	epoch        int64 // 0: not registered
+	last         lastLife
+	lastRevision int64
+}
+
+// onRegistry takes the registrations as they are now. A broker under another
+// epoch than before has failed and started, whatever was seen in between (BR-2).
+func (m *metadata) onRegistry(view map[int32]brokerView) {
+	for id := range view {
+		if m.brokers[id] == nil {
+			m.brokers[id] = &brokerEntry{id: id}
+		}
+	}
+	moved := make(map[int32]bool)
+	for id, b := range m.brokers {
+		v := view[id]
+		if v.lastRevision >= b.lastRevision {
+			if v.last.Replaced != b.last.Replaced {
+				moved[id] = true
+			}
+			b.last, b.lastRevision = v.last, v.lastRevision
+		}
+		if v.epoch != b.epoch {
+			moved[id] = true
+			b.epoch = v.epoch
+		}
+	}
+	if len(moved) == 0 {
+		return
+	}
+	for _, p := range m.parts {
+		for _, b := range p.state.Replicas {
+			if moved[b] {
+				m.markDirty(p)
+				break
+			}
+		}
+	}
+}
+
+// onProposal takes a leader's wish for another ISR. It is looked at when nothing
+// else about the partition is under way.
+func (m *metadata) onProposal(from int32, fromEpoch int64, prop protocol.Proposal) {
+	b, p := m.brokers[from], m.parts[prop.ID]
+	if b == nil || b.epoch != fromEpoch {
+		return
+	}
+	if p == nil {
+		m.verdict(from, &prop, protocol.UnknownPartition, nil)
+		return
+	}
+	p.proposal = &queuedProposal{from, prop}
+	m.markDirty(p)
+}
+
+// judge decides what a proposal deserves (CT-VAL). OK means that it is to be
+// written, or that it is in force already.
+func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code protocol.Code) {
+	s, prop := &p.state, &q.proposal
+	for _, member := range prop.ISR {
+		if slices.Contains(isr, member.ID) || !s.Assigned(member.ID) {
+			return nil, protocol.InvalidRequest
+		}
+		isr = append(isr, member.ID)
+	}
+	switch {
+	case prop.LeaderEpoch > s.LeaderEpoch || prop.PartitionEpoch > s.PartitionEpoch:
+		return nil, protocol.NotController
+	case prop.LeaderEpoch < s.LeaderEpoch:
+		return nil, protocol.FencedEpoch
+	case q.from != s.Leader || !slices.Contains(isr, q.from):
+		return nil, protocol.InvalidRequest
+	case sameMembers(isr, s.ISR):
+		return nil, protocol.OK // an answer was lost (S-114)
+	case prop.PartitionEpoch < s.PartitionEpoch:
+		return nil, protocol.InvalidVersion
+	}
+	view := partView{m, p}
+	for _, member := range prop.ISR {
+		epoch := view.registered(member.ID)
+		unknown := member.Epoch < 0 && s.InISR(member.ID)
+		if !unknown && (epoch == 0 || epoch != member.Epoch) || view.replaced(member.ID) {
+			return nil, protocol.Ineligible
+		}
+	}
+	return isr, protocol.OK
+}
+
+func sameMembers(a, b []int32) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x int32) bool { return !slices.Contains(b, x) })
+}
+
+func (m *metadata) verdict(to int32, prop *protocol.Proposal, code protocol.Code, s *protocol.PartitionState) {
+	v := protocol.Verdict{
+		ID: prop.ID, ControllerEpoch: m.epoch, LeaderEpoch: prop.LeaderEpoch, PartitionEpoch: prop.PartitionEpoch, Code: code,
+	}
+	if s != nil {
+		state := s.Clone()
+		v.State = &state
+	}
+	out := m.to(to)
+	out.Verdicts = append(out.Verdicts, v)
+}
+
+// onReply takes a broker's answer to an order to lead or follow.
+func (m *metadata) onReply(from int32, fromEpoch int64, r protocol.OrderReply) {
+	b, p := m.brokers[from], m.parts[r.ID]
+	if b == nil || b.epoch != fromEpoch || p == nil || r.LeaderEpoch != p.state.LeaderEpoch {
+		return
+	}
+	switch {
+	case r.Accepted:
+		if from == p.state.Leader {
+			p.accepted = r.LeaderEpoch
+			m.answerCreated(p.topic)
+		}
+		return
+	case r.Code == protocol.StorageFailed:
+		if p.offline == nil {
+			p.offline = make(map[int32]int64)
+		}
+		p.offline[from] = fromEpoch
+	default:
+		p.floor = max(p.floor, r.Above)
+		p.forced = true
+	}
+	m.markDirty(p)
+}
+
+// finish ends a turn: it writes what should change and tells brokers what did.
+func (m *metadata) finish(now time.Duration) metaEffects {
+	m.retryWrites(now)
+	if m.resigned == nil {
+		m.reconcile()
+		m.clearReplaced()
+		m.feedBrokers()
+	}
+	eff := m.eff
+	eff.resign = m.resigned
+	m.eff = metaEffects{}
+	return eff
+}
+
+// reconcile turns what should change into guarded writes, many partitions to one.
+func (m *metadata) reconcile() {
+	slices.SortFunc(m.dirty, func(a, b *partEntry) int {
+		return cmp.Or(cmp.Compare(a.key, b.key))
+	})
+	var batch []partWrite
+	later := m.dirty[:0]
+	for _, p := range m.dirty {
+		if p.writing {
+			later = append(later, p)
+			continue
+		}
+		p.dirty = false
+		if w, ok := m.next(p); ok {
+			batch = append(batch, w)
+		}
+		if len(batch) == partitionsPerWrite {
+			m.writePartitions(batch)
+			batch = nil
+		}
+	}
+	clear(m.dirty[len(later):])
+	m.dirty = later
+	m.writePartitions(batch)
+}
+
+// next is the write that a partition needs, if it needs one. What the brokers'
+// state demands comes first; a proposal that this overtakes is judged again.
+func (m *metadata) next(p *partEntry) (partWrite, bool) {
+	q := p.proposal
+	s, changed := decide(&p.state, partView{m, p}, p.forced, p.floor)
+	if changed {
+		s.ControllerEpoch = m.epoch
+		return partWrite{part: p, state: s}, true
+	}
+	p.forced = false
+	p.proposal = nil
+	if q == nil {
+		return partWrite{}, false
+	}
+	isr, code := m.judge(p, q)
+	if code != protocol.OK || isr == nil {
+		m.verdict(q.from, &q.proposal, code, &p.state)
+		return partWrite{}, false
+	}
+	s = p.state.Clone()
+	s.ISR = isr
+	s.PartitionEpoch++
+	s.ControllerEpoch = m.epoch
+	return partWrite{part: p, state: s, proposal: q}, true
+}
+
+// to returns the payload under construction for a broker.
+func (m *metadata) to(broker int32) *protocol.Payload {
+	p := m.eff.out[broker]
+	if p == nil {
+		p = &protocol.Payload{}
+		if m.eff.out == nil {
+			m.eff.out = make(map[int32]*protocol.Payload)
+		}
+		m.eff.out[broker] = p
+	}
+	return p
+}

@@ -1,0 +1,136 @@
+package tidemark
+
+import (
+	"slices"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// statesPerUpdate bounds one Update, so that it fits any message.
+const statesPerUpdate = 1000
+
+// brokerFeed is how far a broker was told of the cluster image.
+type brokerFeed struct {
+	linked bool
+	whole  bool   // it got the whole image in this session; changes follow
+	seq    uint64 // of the last Update sent
+}
+
+// onLink begins or ends the feed of a broker. A new session begins with the whole image.
+func (m *metadata) onLink(broker int32, epoch int64, up bool) {
+	b := m.brokers[broker]
+	if b == nil {
+		b = &brokerEntry{id: broker}
+		m.brokers[broker] = b
+	}
+	b.feed.linked, b.feed.whole = up, false
+}
+
+// onUpdateAck handles a broker that missed something, or knows a newer Controller.
+func (m *metadata) onUpdateAck(from int32, a protocol.UpdateAck) {
+	b := m.brokers[from]
+	if b == nil {
+		return
+	}
+	switch {
+	case a.Code == protocol.StaleController && a.ControllerEpoch > m.epoch:
+		m.resigned = errControllerMoved
+	case a.Code == protocol.Gap && a.ControllerEpoch == m.epoch:
+		b.feed.whole = false
+	}
+}
+
+// feedBrokers sends every linked broker what changed, or the whole image.
+func (m *metadata) feedBrokers() {
+	ids := make([]int32, 0, len(m.brokers))
+	for id, b := range m.brokers {
+		if b.feed.linked {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	news := len(m.changed) > 0 || len(m.created) > 0 || m.tellStore
+	var changes, whole []protocol.Update
+	for _, id := range ids {
+		b := m.brokers[id]
+		switch {
+		case !b.feed.whole:
+			if whole == nil {
+				whole = m.image()
+			}
+			m.feed(b, whole)
+			b.feed.whole = true
+		case news:
+			if changes == nil {
+				changes = m.chunks(m.created, m.changed)
+			}
+			m.feed(b, changes)
+		}
+	}
+	for _, p := range m.changed {
+		p.changed = false
+	}
+	m.changed, m.created, m.tellStore = nil, nil, false
+}
+
+func (m *metadata) feed(b *brokerEntry, updates []protocol.Update) {
+	out := m.to(b.id)
+	for _, u := range updates {
+		b.feed.seq++
+		u.Seq = b.feed.seq
+		out.Updates = append(out.Updates, u)
+	}
+}
+
+// image is the whole cluster image in parts.
+func (m *metadata) image() []protocol.Update {
+	topics := make([]*topicEntry, 0, len(m.topics))
+	for _, t := range m.topics {
+		if t.written {
+			topics = append(topics, t)
+		}
+	}
+	slices.SortFunc(topics, func(a, b *topicEntry) int {
+		if a.topic.Name < b.topic.Name {
+			return -1
+		}
+		return 1
+	})
+	var parts []*partEntry
+	for _, t := range topics {
+		parts = append(parts, t.parts...)
+	}
+	updates := m.chunks(topics, parts)
+	updates[0].Full = true
+	for i := range updates[:len(updates)-1] {
+		updates[i].More = true
+	}
+	return updates
+}
+
+// chunks cuts an update into parts that fit a message. Topics come before the
+// partitions that belong to them.
+func (m *metadata) chunks(topics []*topicEntry, parts []*partEntry) []protocol.Update {
+	blank := protocol.Update{ControllerEpoch: m.epoch, StoreOK: m.storeOK}
+	out := []protocol.Update{blank}
+	room := func() *protocol.Update {
+		u := &out[len(out)-1]
+		if len(u.Topics)+len(u.States) >= statesPerUpdate {
+			out = append(out, blank)
+			u = &out[len(out)-1]
+		}
+		return u
+	}
+	for _, t := range topics {
+		u := room()
+		u.Topics = append(u.Topics, t.topic)
+	}
+	for _, p := range parts {
+		if !p.topic.written {
+			continue
+		}
+		u := room()
+		u.States = append(u.States, protocol.PartitionUpdate{ID: p.id, State: p.state.Clone()})
+	}
+	return out
+}

@@ -1,0 +1,96 @@
+package tidemark
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// Keys of the coordination store.
+const (
+	clusterKey         = "/cluster"
+	controllerKey      = "/controller"
+	controllerEpochKey = "/controller_epoch"
+	brokersPrefix      = "/brokers/"
+	brokerIDsPrefix    = "/brokers/ids/"
+	brokerLastPrefix   = "/brokers/last/"
+	topicsPrefix       = "/brokers/topics/"
+)
+
+func brokerIDKey(id int32) string   { return brokerIDsPrefix + strconv.Itoa(int(id)) }
+func brokerLastKey(id int32) string { return brokerLastPrefix + strconv.Itoa(int(id)) }
+func topicKey(name string) string   { return topicsPrefix + name }
+
+func partitionKey(topic string, n int32) string {
+	return fmt.Sprintf("%s%s/partitions/%d/state", topicsPrefix, topic, n)
+}
+
+// registration is the value of a broker's ephemeral key. The key's revision is
+// the broker epoch.
+type registration struct {
+	Address     string        `json:"address"`
+	Directory   protocol.UUID `json:"directory"`
+	Incarnation protocol.UUID `json:"incarnation"`
+}
+
+// lastLife is what stays of a broker when its registration goes (D15).
+type lastLife struct {
+	Directory   protocol.UUID `json:"directory"`
+	Incarnation protocol.UUID `json:"incarnation"`
+	Replaced    bool          `json:"replaced,omitempty"` // another directory than before; never elected until cleared
+}
+
+// controllerClaim is the value of the Controller's ephemeral key.
+type controllerClaim struct {
+	Broker      int32 `json:"broker"`
+	BrokerEpoch int64 `json:"broker_epoch"`
+}
+
+// controllerTerm is the value of the controller epoch's key.
+type controllerTerm struct {
+	Epoch int32 `json:"epoch"`
+}
+
+// topicRecord is the value of a topic's key.
+type topicRecord struct {
+	protocol.Topic
+	Assignment [][]int32 `json:"assignment"`
+}
+
+// marshal encodes one of the types above, or a partition state: plain structs
+// of numbers and strings, for which encoding cannot fail.
+func marshal(v any) []byte {
+	b, _ := json.Marshal(v)
+	return b
+}
+
+// parsePartitionKey takes a partition's state key apart.
+func parsePartitionKey(key string) (topic string, n int32, ok bool) {
+	rest, ok := strings.CutPrefix(key, topicsPrefix)
+	if !ok {
+		return "", 0, false
+	}
+	topic, rest, ok = strings.Cut(rest, "/partitions/")
+	if !ok {
+		return "", 0, false
+	}
+	number, ok := strings.CutSuffix(rest, "/state")
+	if !ok {
+		return "", 0, false
+	}
+	v, err := strconv.ParseInt(number, 10, 32)
+	return topic, int32(v), err == nil && v >= 0
+}
+
+// parseBrokerKey takes the id out of a key below prefix.
+func parseBrokerKey(key, prefix string) (int32, bool) {
+	rest, ok := strings.CutPrefix(key, prefix)
+	if !ok {
+		return 0, false
+	}
+	v, err := strconv.ParseInt(rest, 10, 32)
+	return int32(v), err == nil && v >= 0
+}

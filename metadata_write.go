@@ -1,0 +1,255 @@
+package tidemark
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/coordination"
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+const (
+	// partitionsPerWrite bounds a transaction, so that a large failover is written
+	// in parts that brokers can act on while the next ones are under way.
+	partitionsPerWrite = 200
+	// rereadAfter is how long the Controller waits before it looks again at a write
+	// whose fate it does not know.
+	rereadAfter = 100 * time.Millisecond
+)
+
+// metaWrite is a transaction that is not decided yet.
+type metaWrite struct {
+	token  uint64
+	txn    coordination.Txn
+	parts  []partWrite
+	topic  *topicEntry  // a creation
+	clear  *brokerEntry // a cleared `replaced`
+	again  time.Duration
+	reread bool // a re-read, not the transaction itself, is under way
+	// refused: the store said no. A guard that failed once fails for ever, since
+	// revisions only rise, so no earlier copy of the write can arrive any more.
+	refused bool
+}
+
+// partWrite is one partition's next state. The proposal, if any, is what led to it.
+type partWrite struct {
+	part     *partEntry
+	state    protocol.PartitionState
+	proposal *queuedProposal
+}
+
+func (m *metadata) writePartitions(batch []partWrite) {
+	if len(batch) == 0 {
+		return
+	}
+	w := &metaWrite{parts: batch}
+	for _, pw := range batch {
+		pw.part.writing = true
+		w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: pw.part.key, Revision: pw.part.revision})
+		w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: pw.part.key, Value: marshal(pw.state)})
+		if pw.proposal == nil {
+			continue
+		}
+		// A member that joins must still be the same life of its broker (S-64).
+		for _, member := range pw.proposal.proposal.ISR {
+			g := coordination.Guard{Key: brokerIDKey(member.ID), Revision: member.Epoch}
+			if !pw.part.state.InISR(member.ID) && !slices.Contains(w.txn.Guards, g) {
+				w.txn.Guards = append(w.txn.Guards, g)
+			}
+		}
+	}
+	m.begin(w)
+}
+
+// begin starts a write. Each one asserts the controller epoch in the same
+// transaction, so that an old Controller cannot write (CE-4).
+func (m *metadata) begin(w *metaWrite) {
+	m.lastToken++
+	w.token = m.lastToken
+	w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: controllerEpochKey, Revision: m.epochRevision})
+	m.writes[w.token] = w
+	m.send(w)
+}
+
+func (m *metadata) send(w *metaWrite) {
+	m.eff.writes = append(m.eff.writes, metaTxn{w.token, w.txn})
+}
+
+// onWritten takes the result of a write. An error leaves open whether it was
+// applied: nothing else is done on those keys until a re-read tells (D17).
+func (m *metadata) onWritten(now time.Duration, token uint64, res coordination.TxnResult, err error) {
+	w := m.writes[token]
+	if w == nil {
+		return
+	}
+	switch {
+	case err != nil:
+		m.setStoreOK(false)
+		w.again = now + rereadAfter
+	case res.Applied:
+		m.setStoreOK(true)
+		m.applied(w, res.Revision)
+	default:
+		m.setStoreOK(true)
+		w.refused = true
+		m.lookAgain(w)
+	}
+}
+
+func (m *metadata) setStoreOK(ok bool) {
+	if m.storeOK != ok {
+		m.storeOK, m.tellStore = ok, true
+	}
+}
+
+// lookAgain reads what the write was about, and the controller epoch.
+func (m *metadata) lookAgain(w *metaWrite) {
+	w.reread, w.again = true, 0
+	keys := []string{controllerEpochKey}
+	for _, op := range w.txn.Ops {
+		keys = append(keys, op.Key)
+	}
+	m.eff.rereads = append(m.eff.rereads, metaReread{w.token, keys})
+}
+
+func (m *metadata) retryWrites(now time.Duration) {
+	tokens := make([]uint64, 0, len(m.writes))
+	for token, w := range m.writes {
+		if w.again != 0 && w.again <= now {
+			tokens = append(tokens, token)
+		}
+	}
+	slices.Sort(tokens)
+	for _, token := range tokens {
+		m.lookAgain(m.writes[token])
+	}
+}
+
+// nextWake is when the Controller wants a turn though nothing happens; 0: never.
+func (m *metadata) nextWake() time.Duration {
+	var at time.Duration
+	for _, w := range m.writes {
+		if w.again != 0 && (at == 0 || w.again < at) {
+			at = w.again
+		}
+	}
+	return at
+}
+
+// onReread decides the fate of a write from what the store has now.
+func (m *metadata) onReread(now time.Duration, token uint64, kvs map[string]coordination.KV, err error) {
+	w := m.writes[token]
+	if w == nil || !w.reread {
+		return
+	}
+	w.reread = false
+	if err != nil {
+		m.setStoreOK(false)
+		w.again = now + rereadAfter
+		return
+	}
+	m.setStoreOK(true)
+	if kvs[controllerEpochKey].Revision != m.epochRevision {
+		m.resigned = errControllerMoved
+		return
+	}
+	if revision, ok := writtenAs(w, kvs); ok {
+		m.applied(w, revision)
+		return
+	}
+	if w.refused || overtaken(w, kvs) {
+		m.conflicted(w, kvs)
+		return
+	}
+	// Absent, but it may still arrive: only the same write may be repeated.
+	m.send(w)
+}
+
+// overtaken reports whether a key of the write has moved past its guard.
+func overtaken(w *metaWrite, kvs map[string]coordination.KV) bool {
+	for _, g := range w.txn.Guards {
+		written := slices.ContainsFunc(w.txn.Ops, func(op coordination.Op) bool { return op.Key == g.Key })
+		if written && kvs[g.Key].Revision != g.Revision {
+			return true
+		}
+	}
+	return false
+}
+
+// writtenAs reports whether the keys hold exactly what the write put there.
+func writtenAs(w *metaWrite, kvs map[string]coordination.KV) (revision int64, ok bool) {
+	for _, op := range w.txn.Ops {
+		kv, exists := kvs[op.Key]
+		if !exists || string(kv.Value) != string(op.Value) {
+			return 0, false
+		}
+		revision = kv.Revision
+	}
+	return revision, true
+}
+
+// applied installs what a write recorded; only now may anybody act on it.
+func (m *metadata) applied(w *metaWrite, revision int64) {
+	delete(m.writes, w.token)
+	for i := range w.parts {
+		pw := &w.parts[i]
+		m.install(pw.part, pw.state, revision)
+		if pw.proposal != nil {
+			m.verdict(pw.proposal.from, &pw.proposal.proposal, protocol.OK, &pw.state)
+			if pw.part.proposal == pw.proposal {
+				pw.part.proposal = nil
+			}
+		}
+	}
+	if w.topic != nil {
+		w.topic.written = true
+		m.created = append(m.created, w.topic)
+	}
+	if w.clear != nil {
+		w.clear.clearing = false
+		w.clear.last.Replaced = false
+		w.clear.lastRevision = revision
+	}
+}
+
+// install makes a state that the store holds the present one.
+func (m *metadata) install(p *partEntry, s protocol.PartitionState, revision int64) {
+	if s.LeaderEpoch != p.state.LeaderEpoch {
+		p.accepted, p.forced = noEpoch, false
+	}
+	p.state, p.revision, p.writing = s, revision, false
+	m.markChanged(p)
+	m.markDirty(p)
+}
+
+func (m *metadata) markChanged(p *partEntry) {
+	if !p.changed {
+		p.changed = true
+		m.changed = append(m.changed, p)
+	}
+}
+
+// conflicted takes what the store has instead, and has everything judged anew.
+func (m *metadata) conflicted(w *metaWrite, kvs map[string]coordination.KV) {
+	delete(m.writes, w.token)
+	for i := range w.parts {
+		pw := &w.parts[i]
+		p := pw.part
+		p.writing = false
+		if pw.proposal != nil && p.proposal == nil {
+			p.proposal = pw.proposal
+		}
+		var s protocol.PartitionState
+		if kv, ok := kvs[p.key]; ok && kv.Revision != p.revision && json.Unmarshal(kv.Value, &s) == nil {
+			m.install(p, s, kv.Revision)
+		}
+		m.markDirty(p)
+	}
+	if w.clear != nil {
+		w.clear.clearing = false
+	}
+	if w.topic != nil {
+		m.creationConflicted(w.topic, kvs)
+	}
+}

@@ -1,0 +1,387 @@
+package tidemark
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/record"
+)
+
+// Record is one entry of a log. Offset and LeaderEpoch are set by the log and
+// ignored when appending; a zero Timestamp becomes the time of the append.
+type Record = record.Record
+
+// Header is one of a record's headers.
+type Header = record.Header
+
+// Acks says what an append waits for before it counts as done.
+type Acks = protocol.Acks
+
+const (
+	// AcksAll waits until every in-sync replica has the records on disk, and
+	// refuses them while fewer than MinISR are in sync. Whatever was acknowledged
+	// so survives the loss of all but one of those replicas. The default.
+	AcksAll = protocol.AcksAll
+	// AcksLeader waits until the leader has the records on disk. They are lost if
+	// the leader fails before a follower has them.
+	AcksLeader = protocol.AcksLeader
+	// AcksNone waits for nothing but the leader's taking them. They may be lost at any time.
+	AcksNone = protocol.AcksNone
+)
+
+// AppendOptions adjusts one append.
+type AppendOptions struct {
+	Acks Acks
+}
+
+// Result says where the records of an append are.
+type Result struct {
+	Base, Last  int64 // offsets of the first and the last record; -1 with AcksNone
+	LeaderEpoch int32 // the epoch under which they were stored
+}
+
+// Partition is an ordered, append-only log: the handle that an application holds.
+// It works from any broker, follows the leader, and retries what is safe to retry
+// until the context ends. It is a small value without resources; all methods may
+// be called from any goroutine.
+type Partition struct {
+	client *Client
+	topic  string
+	n      int32
+}
+
+// Topic is the topic's name.
+func (p *Partition) Topic() string { return p.topic }
+
+// Number is the partition's number within its topic.
+func (p *Partition) Number() int { return int(p.n) }
+
+// Append stores the records with AcksAll, as one batch: all of them or none, at
+// consecutive offsets.
+func (p *Partition) Append(ctx context.Context, recs ...Record) (Result, error) {
+	return p.AppendWith(ctx, AppendOptions{}, recs...)
+}
+
+// AppendWith stores the records as one batch. The bytes are copied before it
+// returns. An error is an *AppendError: its Outcome says whether the records are,
+// are not, or may be in the log. An append whose outcome is unknown is never
+// retried here; one that was refused because the leader moved is.
+func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Record) (Result, error) {
+	if o.Acks < AcksAll || o.Acks > AcksNone {
+		return Result{}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
+	}
+	batch, err := p.encode(recs)
+	if err != nil {
+		return Result{}, p.appendError(NotAppended, err)
+	}
+	why := error(nil)
+	for {
+		r, err := p.client.locate(ctx, p.topic, p.n, protocol.UUID{})
+		if err != nil {
+			return Result{}, p.appendError(NotAppended, err)
+		}
+		answered := make(chan protocol.AppendAnswer, 1)
+		var hint *protocol.PartitionState
+		if r.append(protocol.Append{LeaderEpoch: -1, Acks: o.Acks, Batch: batch}, func(a protocol.AppendAnswer) { answered <- a }) {
+			select {
+			case <-ctx.Done():
+				return Result{}, p.appendError(Unknown, ctxError(ctx, why))
+			case a := <-answered:
+				if a.Code == protocol.OK {
+					return Result{a.Base, a.Last, a.LeaderEpoch}, nil
+				}
+				why, hint = codeError(a.Code), a.State
+				if a.Outcome != NotAppended || !elsewhere(a.Code) {
+					return Result{a.Base, a.Last, a.LeaderEpoch}, p.appendError(a.Outcome, why)
+				}
+			}
+		}
+		if err := r.again(ctx, hint); err != nil {
+			return Result{}, p.appendError(NotAppended, ctxError(ctx, why))
+		}
+	}
+}
+
+func (p *Partition) appendError(o Outcome, err error) error {
+	return &AppendError{Topic: p.topic, Partition: p.n, Outcome: o, Err: err}
+}
+
+// encode makes one batch of the records, within the limits of a broker at hand.
+func (p *Partition) encode(recs []Record) ([]byte, error) {
+	b, err := p.client.pick(0)
+	if err != nil {
+		return nil, err
+	}
+	return encodeBatch(&b.cfg, recs)
+}
+
+func encodeBatch(cfg *Config, recs []Record) ([]byte, error) {
+	if len(recs) == 0 {
+		return nil, fmt.Errorf("%w: no records", ErrInvalidRecord)
+	}
+	for i := range recs {
+		if n := recordBytes(&recs[i]); n > cfg.MaxRecordBytes {
+			return nil, fmt.Errorf("%w: record %d has %d bytes, the limit is %d", ErrRecordTooLarge, i, n, cfg.MaxRecordBytes)
+		}
+	}
+	now := time.Now()
+	size := record.EncodedSize(recs, now)
+	if size > cfg.largestBatch() {
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBatchTooLarge, size, cfg.largestBatch())
+	}
+	batch, err := record.Encode(make([]byte, 0, size), recs, now)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidRecord, err)
+	}
+	return batch, nil
+}
+
+// recordBytes is what counts against MaxRecordBytes.
+func recordBytes(r *Record) int {
+	n := len(r.Key) + len(r.Value)
+	for i := range r.Headers {
+		n += len(r.Headers[i].Key) + len(r.Headers[i].Value)
+	}
+	return n
+}
+
+// Position is where to begin reading.
+type Position struct {
+	kind   positionKind
+	offset int64
+}
+
+type positionKind uint8
+
+const (
+	fromStart positionKind = iota
+	fromEnd
+	fromOffset
+)
+
+// Earliest is the oldest record that the log still has.
+func Earliest() Position { return Position{kind: fromStart} }
+
+// Latest is the first record that is not committed yet: only what comes from now on.
+func Latest() Position { return Position{kind: fromEnd} }
+
+// At is the record with that offset.
+func At(offset int64) Position { return Position{kind: fromOffset, offset: offset} }
+
+// Offsets are the ends of what can be read.
+type Offsets struct {
+	LogStart      int64 // the oldest record
+	HighWatermark int64 // one behind the newest committed record
+	LogEnd        int64 // the leader's log end offset; what lies above the high watermark is not committed
+	LeaderEpoch   int32
+}
+
+// Offsets asks the leader for the ends of the log. It waits until the high
+// watermark is valid for the present leader epoch, so that it never seems to go
+// backwards after a failover.
+func (p *Partition) Offsets(ctx context.Context) (Offsets, error) {
+	a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &protocol.UUID{})
+	if err != nil {
+		return Offsets{}, err
+	}
+	return Offsets{a.LogStart, a.HW, a.LogEnd, a.LeaderEpoch}, nil
+}
+
+// FetchOptions bounds one Fetch.
+type FetchOptions struct {
+	MaxBytes int           // about how much to return; at least one batch. Default 1 MiB
+	MaxWait  time.Duration // how long to wait for the first record. Default 0: return what is there
+}
+
+// Fetched is what one Fetch returned. The records' bytes are the caller's.
+type Fetched struct {
+	Records       []Record
+	HighWatermark int64
+	LogStart      int64
+	LeaderEpoch   int32
+}
+
+// Fetch reads committed records from offset on. At the high watermark it returns
+// none; outside the log it fails with ErrOffsetOutOfRange.
+func (p *Partition) Fetch(ctx context.Context, offset int64, o FetchOptions) (Fetched, error) {
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = 1 << 20
+	}
+	q := protocol.Read{
+		From: offset, MaxBytes: int32(min(o.MaxBytes, 1<<30)),
+		MaxWaitMs: int32(min(max(o.MaxWait, 0), time.Hour) / time.Millisecond),
+	}
+	a, err := p.ask(ctx, q, &protocol.UUID{})
+	if err != nil {
+		return Fetched{}, err
+	}
+	f := Fetched{HighWatermark: a.HW, LogStart: a.LogStart, LeaderEpoch: a.LeaderEpoch}
+	for rec, err := range recordsOf(a.Batches, offset) {
+		if err != nil {
+			return f, err
+		}
+		f.Records = append(f.Records, rec)
+	}
+	return f, nil
+}
+
+// recordsOf decodes batches into records at or above from. The bytes are copied
+// first: what a reader gets is never aliased with the log's memory.
+func recordsOf(batches [][]byte, from int64) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for _, b := range batches {
+			for rec, err := range record.All(bytes.Clone(b)) {
+				if err == nil && rec.Offset < from {
+					continue
+				}
+				if !yield(rec, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// readWaitMs is how long one round of a waiting read stays with the leader.
+const readWaitMs = 5000
+
+// ask sends a read to the leader and retries while the leader moves. bound holds
+// the topic id that the caller began with; zero is filled in.
+func (p *Partition) ask(ctx context.Context, q protocol.Read, bound *protocol.UUID) (protocol.ReadAnswer, error) {
+	if q.From < 0 {
+		return protocol.ReadAnswer{}, fmt.Errorf("%w: %d", ErrOffsetOutOfRange, q.From)
+	}
+	why := error(nil)
+	for {
+		r, err := p.client.locate(ctx, p.topic, p.n, *bound)
+		if err != nil {
+			return protocol.ReadAnswer{}, err
+		}
+		*bound = r.id.Topic
+		answered := make(chan protocol.ReadAnswer, 1)
+		var hint *protocol.PartitionState
+		if r.read(q, func(a protocol.ReadAnswer) { answered <- a }) {
+			select {
+			case <-ctx.Done():
+				return protocol.ReadAnswer{}, ctxError(ctx, why)
+			case a := <-answered:
+				if a.Code == protocol.OK {
+					return a, nil
+				}
+				why, hint = codeError(a.Code), a.State
+				if a.Code == protocol.OutOfRange {
+					return a, fmt.Errorf("%w: %d outside [%d, %d]", why, q.From, a.LogStart, a.LogEnd)
+				}
+				if !elsewhere(a.Code) {
+					return a, why
+				}
+			}
+		}
+		if err := r.again(ctx, hint); err != nil {
+			return protocol.ReadAnswer{}, ctxError(ctx, why)
+		}
+	}
+}
+
+// Records iterates over the committed records from a position on, in order and
+// without a gap. At the end it waits for more; it survives failovers. It ends
+// when ctx ends, with ctx's error, or with the first other error. The records'
+// bytes are the caller's.
+func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		var bound protocol.UUID
+		next := from.offset
+		if from.kind != fromOffset {
+			a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &bound)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			next = a.HW
+			if from.kind == fromStart {
+				next = a.LogStart
+			}
+		}
+		for {
+			a, err := p.ask(ctx, protocol.Read{From: next, MaxBytes: 1 << 20, MaxWaitMs: readWaitMs}, &bound)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for rec, err := range recordsOf(a.Batches, next) {
+				if !yield(rec, err) || err != nil {
+					return
+				}
+				next = rec.Offset + 1
+			}
+		}
+	}
+}
+
+// Writable returns nil when an append with AcksAll would be taken now, as far as
+// this broker knows, or why not. It does not wait.
+func (p *Partition) Writable(ctx context.Context) error {
+	b, t, err := p.client.topicOf(ctx, p.topic)
+	if err != nil {
+		return err
+	}
+	s, ok, _ := b.view.state(protocol.PartitionID{Topic: t.ID, Partition: p.n})
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
+	case s.Leader == protocol.NoLeader:
+		return fmt.Errorf("%w: none of its in-sync replicas %v is there", ErrNotLeader, s.ISR)
+	case len(s.ISR) < int(s.MinISR):
+		return fmt.Errorf("%w: in sync %v, MinISR %d", ErrNotEnoughReplicas, s.ISR, s.MinISR)
+	case s.Leader == b.cfg.ID && b.unfitReason() != nil:
+		return fmt.Errorf("%w: %w", ErrUnfit, b.unfitReason())
+	}
+	return nil
+}
+
+// PartitionStatus is what is known of a partition.
+type PartitionStatus struct {
+	Leader         int32 // -1: none
+	LeaderEpoch    int32
+	PartitionEpoch int32
+	Replicas       []int32 // AR, in order of preference
+	ISR            []int32
+	OSR            []int32 // AR = ISR + OSR
+	MinISR         int     // in force: never above the number of replicas
+	// Ends are the leader's; nil when it did not answer before ctx ended.
+	Ends *Offsets
+}
+
+// Status returns the partition's state as this broker knows it, with the ends as
+// its leader has them.
+func (p *Partition) Status(ctx context.Context) (PartitionStatus, error) {
+	b, t, err := p.client.topicOf(ctx, p.topic)
+	if err != nil {
+		return PartitionStatus{}, err
+	}
+	s, ok, _ := b.view.state(protocol.PartitionID{Topic: t.ID, Partition: p.n})
+	if !ok {
+		return PartitionStatus{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
+	}
+	s = s.Clone()
+	st := PartitionStatus{
+		Leader: s.Leader, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch,
+		Replicas: s.Replicas, ISR: s.ISR, OSR: s.OSR(), MinISR: int(s.MinISR),
+	}
+	if s.Leader == protocol.NoLeader {
+		return st, nil
+	}
+	ends, err := p.Offsets(ctx)
+	if err != nil && !errors.Is(err, context.Cause(ctx)) {
+		return st, err
+	}
+	if err == nil {
+		st.Ends = &ends
+	}
+	return st, nil
+}

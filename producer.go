@@ -1,0 +1,319 @@
+package tidemark
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/tidemark-log/tidemark/record"
+)
+
+// ProducerOptions adjusts a Producer. The zero value is right for most.
+type ProducerOptions struct {
+	// Acks is what an append waits for. Default AcksAll.
+	Acks Acks
+	// MaxBufferedBytes bounds what was appended and is not decided yet; AppendAsync
+	// blocks beyond it. Default 32 MiB; one record always fits.
+	MaxBufferedBytes int64
+	// Partitioner chooses the partition of a record, from 0 to partitions-1. Default:
+	// PartitionFor the key, or one after the other for records without a key. It is
+	// called from the goroutines that append.
+	Partitioner func(rec Record, partitions int) int
+}
+
+// Producer appends records to the partitions of one topic: in the order of the
+// calls within each partition, in batches that grow with the load, several of
+// them under way at a time.
+//
+// It never stores a record twice and never lets one overtake another: an append
+// that was refused is sent again in its place, and one whose outcome is unknown
+// stops its partition. Then everything behind it ends, in order, and new appends
+// to that partition are refused with ErrResume until Resume is called; what to do
+// about the unknown ones is the application's decision.
+//
+// All methods may be called from any goroutine; the order of concurrent calls is
+// the order in which they get to it.
+type Producer struct {
+	topic *Topic
+	opts  ProducerOptions
+	space *semaphore.Weighted
+
+	mu      sync.Mutex
+	streams map[int32]*stream
+	all     []*stream // of gather, reused
+	rotor   int
+	open    int           // records that are not ended
+	idle    chan struct{} // closed when open is 0; nil when nobody waits
+	closed  bool
+
+	inbox   *mailbox[*sentBatch] // answered batches, and nil for "look at the streams"
+	ctx     context.Context      // ends when the Producer is closed
+	cancel  context.CancelFunc
+	stopped chan struct{}
+}
+
+// queuedRecord is a record on its way.
+type queuedRecord struct {
+	rec   Record
+	bytes int64
+	done  func(Result, error)
+}
+
+func newProducer(t *Topic, o ProducerOptions) *Producer {
+	if o.MaxBufferedBytes <= 0 {
+		o.MaxBufferedBytes = 32 << 20
+	}
+	if o.Partitioner == nil {
+		o.Partitioner = func(Record, int) int { return -1 }
+	}
+	p := &Producer{
+		topic: t, opts: o, space: semaphore.NewWeighted(o.MaxBufferedBytes), streams: make(map[int32]*stream),
+		inbox: newMailbox[*sentBatch](), stopped: make(chan struct{}),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	go p.run()
+	return p
+}
+
+// AppendAsync queues a record and returns; its bytes are copied. It blocks only
+// while MaxBufferedBytes are under way. done is called once, from the Producer's
+// own goroutine, in the order of the appends within each partition; it must not
+// block, nor call AppendAsync, Flush or Close. When AppendAsync fails the record
+// was not queued and done is not called.
+func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result, error)) error {
+	b, t, err := p.topic.client.topicOf(ctx, p.topic.name)
+	if err != nil {
+		return p.refused(-1, err)
+	}
+	n, err := p.choose(rec, int(t.Config.Partitions))
+	if err != nil {
+		return p.refused(n, err)
+	}
+	if p.opts.Acks < AcksAll || p.opts.Acks > AcksNone {
+		return p.refused(n, fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks))
+	}
+	if size := recordBytes(&rec); size > b.cfg.MaxRecordBytes {
+		return p.refused(n, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRecordTooLarge, size, b.cfg.MaxRecordBytes))
+	}
+	q := &queuedRecord{rec: copyRecord(rec), done: done}
+	if q.rec.Timestamp.IsZero() {
+		q.rec.Timestamp = time.Now()
+	}
+	if _, err := record.Encode(nil, []Record{{Timestamp: q.rec.Timestamp}}, q.rec.Timestamp); err != nil {
+		return p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
+	}
+	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
+	if err := p.space.Acquire(ctx, q.bytes); err != nil {
+		return p.refused(n, context.Cause(ctx))
+	}
+	if err := p.enqueue(n, q); err != nil {
+		p.space.Release(q.bytes)
+		return p.refused(n, err)
+	}
+	return nil
+}
+
+// Append queues a record and waits for its end. When ctx ends first the outcome
+// is Unknown to the caller, though the record goes its way.
+func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
+	type end struct {
+		res Result
+		err error
+	}
+	ended := make(chan end, 1)
+	if err := p.AppendAsync(ctx, rec, func(res Result, err error) { ended <- end{res, err} }); err != nil {
+		return Result{}, err
+	}
+	select {
+	case e := <-ended:
+		return e.res, e.err
+	case <-ctx.Done():
+		return Result{}, &AppendError{Topic: p.topic.name, Partition: -1, Outcome: Unknown, Err: context.Cause(ctx)}
+	}
+}
+
+func (p *Producer) refused(n int, err error) error {
+	return &AppendError{Topic: p.topic.name, Partition: int32(n), Outcome: NotAppended, Err: err}
+}
+
+// choose finds the record's partition.
+func (p *Producer) choose(rec Record, partitions int) (int, error) {
+	n := p.opts.Partitioner(rec, partitions)
+	switch {
+	case n >= partitions || n < -1:
+		return n, fmt.Errorf("%w: partitioner chose %d of %d", ErrUnknownPartition, n, partitions)
+	case n >= 0:
+		return n, nil
+	case rec.Key != nil:
+		return PartitionFor(rec.Key, partitions), nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rotor++
+	return p.rotor % partitions, nil
+}
+
+func copyRecord(r Record) Record {
+	r.Key, r.Value = bytes.Clone(r.Key), bytes.Clone(r.Value)
+	r.Headers = slices.Clone(r.Headers)
+	for i := range r.Headers {
+		r.Headers[i].Value = bytes.Clone(r.Headers[i].Value)
+	}
+	return r
+}
+
+func (p *Producer) enqueue(n int, q *queuedRecord) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	s := p.streams[int32(n)]
+	if s == nil {
+		s = &stream{p: p, n: int32(n), id: randomUint64() | 1}
+		p.streams[int32(n)] = s
+	}
+	if s.halted {
+		return ErrResume
+	}
+	s.incoming = append(s.incoming, q)
+	p.open++
+	if len(s.incoming) == 1 {
+		p.inbox.put(nil)
+	}
+	return nil
+}
+
+// Resume lets a partition take appends again after one with an unknown outcome.
+// It does nothing for a partition that does not wait for it, and fails with
+// ErrResume while appends from before have not all ended: Flush waits for them.
+func (p *Producer) Resume(partition int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.streams[int32(partition)]
+	if s == nil || !s.halted {
+		return nil
+	}
+	if !s.drained {
+		return fmt.Errorf("%w: appends from before have not ended", ErrResume)
+	}
+	s.halted, s.drained = false, false
+	return nil
+}
+
+// Flush waits until everything that was appended before has ended.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	if p.open == 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	if p.idle == nil {
+		p.idle = make(chan struct{})
+	}
+	idle := p.idle
+	p.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Close takes no more appends, waits until those under way have ended or ctx
+// ends, and frees the Producer. What it cut off ends with ErrClosed: Unknown if it
+// was sent, else NotAppended. It is idempotent.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.cancel()
+	<-p.stopped
+	return err
+}
+
+// run is the Producer's goroutine: it sends what is queued, and ends what was answered.
+func (p *Producer) run() {
+	defer close(p.stopped)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var answers []*sentBatch
+	for {
+		if p.pump() {
+			timer.Reset(retryPause)
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-p.ctx.Done():
+			p.cutOff()
+			return
+		case <-timer.C:
+		case <-p.inbox.ready:
+		}
+		answers = p.inbox.take(answers)
+		for _, a := range answers {
+			if a != nil {
+				a.answered = true
+				p.end(a.stream.settle())
+			}
+		}
+	}
+}
+
+// end ends records: their room is free before their callbacks run, and they
+// count as under way until those have returned.
+func (p *Producer) end(done []ended) {
+	if len(done) == 0 {
+		return
+	}
+	for _, e := range done {
+		p.space.Release(e.q.bytes)
+		if e.q.done != nil {
+			e.q.done(e.res, e.err)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open -= len(done)
+	if p.open == 0 && p.idle != nil {
+		close(p.idle)
+		p.idle = nil
+	}
+}
+
+// pump lets every stream send what it can; true when one of them has to try again.
+func (p *Producer) pump() (again bool) {
+	for _, s := range p.gather() {
+		done, blocked := s.send()
+		p.end(done)
+		again = again || blocked
+	}
+	return again
+}
+
+// gather hands what was appended meanwhile to the streams, and returns them all.
+func (p *Producer) gather() []*stream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all = p.all[:0]
+	for _, s := range p.streams {
+		s.collect()
+		p.all = append(p.all, s)
+	}
+	return p.all
+}
+
+// cutOff ends everything when the Producer is closed before it ended by itself.
+func (p *Producer) cutOff() {
+	for _, s := range p.gather() {
+		p.end(s.abandon())
+	}
+}

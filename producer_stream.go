@@ -1,0 +1,273 @@
+package tidemark
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/record"
+)
+
+const (
+	// batchesInFlight is how many batches of one stream may be under way.
+	batchesInFlight = 4
+	// pipelineBytes is how much must be queued for another batch to be sent while
+	// one is under way: less is better gathered.
+	pipelineBytes = 16 << 10
+)
+
+// stream is one producer's way into one partition (D22). Its batches are sent,
+// answered and ended in order. A batch of another generation, or for another
+// leader epoch, is sent only when nothing of the last one is under way, so that
+// nothing can overtake.
+type stream struct {
+	p  *Producer
+	n  int32
+	id uint64
+
+	// Guarded by the Producer's lock.
+	incoming []*queuedRecord
+	halted   bool // an outcome was unknown: nothing is taken until Resume
+	drained  bool // halted, and everything from before has ended
+
+	// Of the Producer's goroutine alone.
+	queue      []*queuedRecord // not sent, in order
+	queued     int64           // their bytes
+	sent       []*sentBatch    // in order
+	generation uint32
+	sentGen    uint32    // of the batches under way
+	sentEpoch  int32     // the leader epoch that they are meant for
+	notBefore  time.Time // after a refusal, when to try again
+}
+
+// sentBatch is a batch under way, or answered and waiting for those before it.
+type sentBatch struct {
+	stream   *stream
+	records  []*queuedRecord
+	route    route
+	answer   protocol.AppendAnswer
+	answered bool
+}
+
+func (b *sentBatch) refused() bool {
+	return b.answer.Code != protocol.OK && b.answer.Outcome == NotAppended
+}
+
+func (b *sentBatch) unknown() bool {
+	return b.answer.Code != protocol.OK && b.answer.Outcome == Unknown
+}
+
+// ended is a record's end.
+type ended struct {
+	q   *queuedRecord
+	res Result
+	err error
+}
+
+// collect takes what was appended meanwhile. The Producer's lock is held.
+func (s *stream) collect() {
+	for _, q := range s.incoming {
+		s.queued += q.bytes
+	}
+	s.queue = append(s.queue, s.incoming...)
+	clear(s.incoming)
+	s.incoming = s.incoming[:0]
+}
+
+// send sends what may be sent. blocked means that it has to be tried again.
+func (s *stream) send() (done []ended, blocked bool) {
+	for len(s.queue) > 0 && len(s.sent) < batchesInFlight {
+		if len(s.sent) > 0 && (s.queued < pipelineBytes || s.sentGen != s.generation) {
+			return nil, false // the answer to what is under way brings us back
+		}
+		if time.Now().Before(s.notBefore) {
+			return nil, true
+		}
+		r, ok, err := s.route()
+		switch {
+		case err != nil:
+			return s.refuseQueue(err), false
+		case !ok:
+			return nil, true
+		case len(s.sent) > 0 && r.epoch != s.sentEpoch:
+			return nil, false
+		}
+		b := s.next(&r.via.cfg)
+		b.route = r
+		s.sentEpoch, s.sentGen = r.epoch, s.generation
+		s.sent = append(s.sent, b)
+		a := protocol.Append{
+			LeaderEpoch: r.epoch, Acks: s.p.opts.Acks, Stream: protocol.Stream{ID: s.id, Generation: s.generation},
+			Batch: b.encode(),
+		}
+		if !r.append(a, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
+			s.sent = s.sent[:len(s.sent)-1]
+			s.requeue([]*sentBatch{b})
+			return nil, true
+		}
+	}
+	return nil, false
+}
+
+// route finds the leader without waiting; ok is false when there is none now.
+func (s *stream) route() (r route, ok bool, err error) {
+	ctx, cancel := context.WithCancel(s.p.ctx)
+	cancel()
+	r, err = s.p.topic.client.locate(ctx, s.p.topic.name, s.n, protocol.UUID{})
+	if errors.Is(err, context.Canceled) {
+		return r, false, nil
+	}
+	return r, err == nil, err
+}
+
+// next takes records for one batch off the queue.
+func (s *stream) next(cfg *Config) *sentBatch {
+	size, n := record.HeaderSize, 0
+	for n < len(s.queue) {
+		add := record.MaxRecordSize(&s.queue[n].rec)
+		if n > 0 && size+add > cfg.MaxBatchBytes {
+			break
+		}
+		size += add
+		s.queued -= s.queue[n].bytes
+		n++
+	}
+	b := &sentBatch{stream: s, records: slices.Clone(s.queue[:n])}
+	s.queue = dropFront(s.queue, n)
+	return b
+}
+
+// encode makes a fresh copy of the batch: a leader stamps what it takes.
+func (b *sentBatch) encode() []byte {
+	recs := make([]Record, len(b.records))
+	for i, q := range b.records {
+		recs[i] = q.rec
+	}
+	now := time.Now()
+	// What can be wrong with a record was found before it was queued.
+	out, _ := record.Encode(make([]byte, 0, record.EncodedSize(recs, now)), recs, now)
+	return out
+}
+
+// settle ends the batches at the front that are decided.
+func (s *stream) settle() (done []ended) {
+	for len(s.sent) > 0 && s.sent[0].answered {
+		b := s.sent[0]
+		if b.refused() && !s.stopped() && elsewhere(b.answer.Code) {
+			// It is sent again, and everything behind it that was refused for its sake,
+			// once all of that is decided.
+			if slices.ContainsFunc(s.sent, func(b *sentBatch) bool { return !b.answered }) {
+				return done
+			}
+			if !slices.ContainsFunc(s.sent, (*sentBatch).unknown) {
+				return append(done, s.sendAgain()...)
+			}
+			s.halt()
+		}
+		s.sent = s.sent[1:]
+		done = append(done, s.endBatch(b)...)
+	}
+	if len(s.sent) == 0 && s.stopped() {
+		done = append(done, s.refuseQueue(ErrResume)...)
+		s.p.mu.Lock()
+		s.drained = s.halted
+		s.p.mu.Unlock()
+	}
+	return done
+}
+
+func (s *stream) endBatch(b *sentBatch) []ended {
+	a := &b.answer
+	switch {
+	case a.Code == protocol.OK:
+		return s.acked(b)
+	case b.refused() && s.stopped():
+		return s.failed(b.records, Result{}, NotAppended, ErrResume)
+	}
+	s.generation++ // a leader that refused it refuses the rest of the generation
+	if b.unknown() {
+		s.halt()
+	}
+	return s.failed(b.records, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, codeError(a.Code))
+}
+
+// halt stops the stream: what is not sent is refused, and so is what comes.
+func (s *stream) halt() {
+	s.p.mu.Lock()
+	s.halted, s.drained = true, false
+	s.collect()
+	s.p.mu.Unlock()
+}
+
+func (s *stream) stopped() bool {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	return s.halted
+}
+
+// sendAgain puts refused batches back in their place.
+func (s *stream) sendAgain() (done []ended) {
+	var again []*sentBatch
+	for _, b := range s.sent {
+		if b.refused() {
+			again = append(again, b)
+			b.route.via.view.learn(b.route.id, b.answer.State)
+		} else {
+			done = append(done, s.endBatch(b)...)
+		}
+	}
+	s.sent = nil
+	s.generation++
+	s.notBefore = time.Now().Add(retryPause / 4)
+	s.requeue(again)
+	return done
+}
+
+func (s *stream) requeue(batches []*sentBatch) {
+	var front []*queuedRecord
+	for _, b := range batches {
+		front = append(front, b.records...)
+		for _, q := range b.records {
+			s.queued += q.bytes
+		}
+	}
+	s.queue = append(front, s.queue...)
+}
+
+func (s *stream) acked(b *sentBatch) []ended {
+	done := make([]ended, len(b.records))
+	for i, q := range b.records {
+		res := Result{Base: -1, Last: -1, LeaderEpoch: b.answer.LeaderEpoch}
+		if b.answer.Base >= 0 {
+			res.Base, res.Last = b.answer.Base+int64(i), b.answer.Base+int64(i)
+		}
+		done[i] = ended{q: q, res: res}
+	}
+	return done
+}
+
+func (s *stream) failed(records []*queuedRecord, res Result, o Outcome, err error) []ended {
+	done := make([]ended, len(records))
+	for i, q := range records {
+		done[i] = ended{q: q, res: res, err: &AppendError{Topic: s.p.topic.name, Partition: s.n, Outcome: o, Err: err}}
+	}
+	return done
+}
+
+// refuseQueue ends what was not sent.
+func (s *stream) refuseQueue(err error) []ended {
+	done := s.failed(s.queue, Result{}, NotAppended, err)
+	s.queue, s.queued = nil, 0
+	return done
+}
+
+// abandon ends everything when the Producer is closed.
+func (s *stream) abandon() (done []ended) {
+	for _, b := range s.sent {
+		done = append(done, s.failed(b.records, Result{}, Unknown, ErrClosed)...)
+	}
+	s.sent = nil
+	return append(done, s.refuseQueue(ErrClosed)...)
+}

@@ -1,0 +1,69 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of reading, for use with errors.Is. Each comes as a struct with the
+// details, for errors.As.
+var (
+	// ErrTruncated: the bytes end before the batch does. Comes as *TruncatedError.
+	ErrTruncated = errors.New("record: batch is truncated")
+	// ErrCorrupt: the bytes contradict their checksum or themselves. Comes as *CorruptError.
+	ErrCorrupt = errors.New("record: batch is corrupt")
+	// ErrUnsupported: a batch that this package does not read. Comes as *UnsupportedError.
+	ErrUnsupported = errors.New("record: batch format is not supported")
+)
+
+// Errors of Encode, for use with errors.Is.
+var (
+	ErrEmpty     = errors.New("record: a batch needs at least one record")
+	ErrTooLarge  = errors.New("record: batch would exceed 2 GiB")
+	ErrTimestamp = errors.New("record: timestamp is not in the years 1970 to 9999")
+)
+
+// TruncatedError says how much of a batch is there.
+type TruncatedError struct {
+	Have int // bytes given
+	Need int // bytes of the whole batch; HeaderSize when not even the header is there
+}
+
+func (e *TruncatedError) Error() string {
+	return fmt.Sprintf("%v: %d bytes of %d", ErrTruncated, e.Have, e.Need)
+}
+
+// Is makes the error match ErrTruncated.
+func (e *TruncatedError) Is(target error) bool { return target == ErrTruncated }
+
+// CorruptError says what is wrong with a batch, and where.
+type CorruptError struct {
+	// Offset is the base offset that the batch claims, plus the index of the
+	// record when the fault is in a record.
+	Offset int64
+	What   string
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("%v at offset %d: %s", ErrCorrupt, e.Offset, e.What)
+}
+
+// Is makes the error match ErrCorrupt.
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
+
+// UnsupportedError says what the header asks for. One of its two values is the reason:
+// Magic when it is not 2, else Attributes.
+type UnsupportedError struct {
+	Magic      int8
+	Attributes int16 // not read (0) when Magic is not 2
+}
+
+func (e *UnsupportedError) Error() string {
+	if e.Magic != magic {
+		return fmt.Sprintf("%v: magic %d", ErrUnsupported, e.Magic)
+	}
+	return fmt.Sprintf("%v: attributes %#x (compressed, transactional, control or unknown)", ErrUnsupported, uint16(e.Attributes))
+}
+
+// Is makes the error match ErrUnsupported.
+func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }

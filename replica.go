@@ -1,0 +1,401 @@
+package tidemark
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage"
+)
+
+// role is what a replica does at present.
+type role uint8
+
+const (
+	roleNone     role = iota // no role: not assigned, no leader to follow, resigned, or not yet told
+	roleFollower             // fetches from the leader
+	roleLeader               // serves appends, reads and fetches
+	roleFailed               // its log is damaged or its disk failed (D7)
+)
+
+func (r role) String() string {
+	return [...]string{"none", "follower", "leader", "failed"}[r]
+}
+
+// replicaState is the protocol of one copy of one partition. Its methods are the
+// steps: each takes the time and what happened, changes the state, and adds to
+// the effects of its env. The same steps give the same effects.
+type replicaState struct {
+	env *env
+	id  protocol.PartitionID
+
+	// What the Controller recorded. known is false until the first state came.
+	state protocol.PartitionState
+	known bool
+	role  role
+	fault error // roleFailed: why
+
+	// The log. end is logEnd and stored is storedEnd of the present generation (D8).
+	start, end, stored, hw int64
+	gen                    uint64
+	epochs                 epochHistory
+	led                    int32 // highest epoch led, ever; durable before a record of it leaves (D11)
+	tail                   tail
+	inflight               []pendingOp // ops given to the store, in order
+	fresh                  [][]byte    // batches of this turn, not yet an op
+	freshBase              int64
+	epochsChanged          bool
+
+	// As leader.
+	epochStart       int64
+	leadSince        time.Duration
+	ledStored        bool
+	remotes          []remote
+	isr              isrState
+	marks            appendMarks
+	onStored         []appendWaiter
+	onCommit         []appendWaiter
+	uncommitted      []uncommittedRun
+	uncommittedBytes int64
+	readers          []parkedRead
+
+	// As follower.
+	agreed   bool // the first answer of this epoch that did not diverge has come (D9)
+	fetching bool // a fetch is under way
+	toldHW   int64
+	reported int64 // stored end last told to the leader in this session; -1: none
+
+	refetchAt time.Duration // when to ask again after an unusable answer; 0: never
+
+	streams refusedStreams
+	held    []heldFetch // fetches of an epoch that is not known here yet (D6)
+	wake    time.Duration
+	touched bool
+	queued  bool // in the shard's lagging set
+}
+
+// pendingOp is an op that the store has not completed.
+type pendingOp struct {
+	gen   uint64
+	end   int64
+	bytes int64
+	led   int32 // makes `led` durable as this epoch; noEpoch: does not touch it
+}
+
+type heldFetch struct {
+	from      int32
+	fromEpoch int64
+	fetch     protocol.Fetch
+}
+
+// errBehindHW is the damage of a log that is shorter than what it once knew to be committed.
+var errBehindHW = errors.New("tidemark: log ends below its own high watermark")
+
+// errNoEpochs is the damage of a log with records and without an epoch history (D12).
+var errNoEpochs = errors.New("tidemark: log has records but no leader epochs")
+
+// newReplica begins with what an open of the store showed, all of which is durable.
+func newReplica(e *env, id protocol.PartitionID, s storage.State) *replicaState {
+	r := &replicaState{
+		env: e, id: id, start: s.Start, end: s.End, stored: s.End, hw: min(max(s.HW, s.Start), s.End),
+		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1,
+	}
+	switch {
+	case s.HW > s.End:
+		r.fail(errBehindHW)
+	case s.End > s.Start && len(s.Epochs) == 0:
+		r.fail(errNoEpochs)
+	}
+	return r
+}
+
+// touch has the shard finish this replica at the end of the turn.
+func (r *replicaState) touch() {
+	if !r.touched {
+		r.touched = true
+		r.env.shard.touched = append(r.env.shard.touched, r)
+	}
+}
+
+// wakeAt asks for a wake-up no later than at.
+func (r *replicaState) wakeAt(at time.Duration) { r.env.shard.schedule(r, at) }
+
+func (r *replicaState) note(n note) {
+	n.id = r.id
+	r.env.eff.notes = append(r.env.eff.notes, n)
+}
+
+func (r *replicaState) remote(id int32) *remote {
+	for i := range r.remotes {
+		if r.remotes[i].id == id {
+			return &r.remotes[i]
+		}
+	}
+	return nil
+}
+
+// stateHint is the state in force as far as this replica knows, for whoever is behind.
+func (r *replicaState) stateHint() *protocol.PartitionState {
+	if !r.known {
+		return nil
+	}
+	s := r.state
+	return &s
+}
+
+// setState takes up a partition state that the Controller recorded, from
+// whichever way it came. An older one is ignored (ST-11).
+func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
+	if r.known && (s.PartitionEpoch < r.state.PartitionEpoch || s.LeaderEpoch < r.state.LeaderEpoch) {
+		return
+	}
+	newEpoch := !r.known || s.LeaderEpoch > r.state.LeaderEpoch
+	newer := !r.known || s.PartitionEpoch > r.state.PartitionEpoch
+	r.state, r.known = *s, true
+	leads := s.Leader == r.env.self && s.LeaderBrokerEpoch == r.env.brokerEpoch && !r.env.unfit
+	switch {
+	case r.role == roleFailed:
+		if leads && newEpoch {
+			r.reply(false, 0, protocol.StorageFailed)
+		}
+		return
+	case leads && r.role == roleLeader && !newEpoch:
+		r.syncRemotes()
+		if newer {
+			r.commitISR(&r.state)
+		}
+		if r.ledStored {
+			r.reply(true, 0, protocol.OK) // the answer to this order may have been lost
+		}
+	case leads && newEpoch:
+		r.lead(now)
+	case leads:
+		// It resigned in this epoch, and an epoch is never led twice (D11).
+	case newEpoch || r.role == roleLeader || r.role == roleNone:
+		r.follow()
+	}
+	r.releaseHeld(now)
+	r.touch()
+}
+
+// releaseHeld looks again at the fetches that came before the state did (D6).
+func (r *replicaState) releaseHeld(now time.Duration) {
+	held := r.held
+	r.held = nil
+	for i := range held {
+		if r.env.alive(held[i].from, held[i].fromEpoch) {
+			r.onFetch(now, held[i].from, held[i].fromEpoch, &held[i].fetch)
+		}
+	}
+}
+
+// lead takes up a leadership: the epoch entry and `led` go to the store first,
+// before any record of the epoch exists (EC-8, D11).
+func (r *replicaState) lead(now time.Duration) {
+	epoch := r.state.LeaderEpoch
+	last := r.epochs.last()
+	r.endRole(protocol.NotLeader)
+	if epoch <= r.led || epoch <= last {
+		code := protocol.BehindLog
+		if epoch <= r.led {
+			code = protocol.LedBefore
+		}
+		r.reply(false, max(r.led, last), code)
+		return
+	}
+	if r.end < r.hw {
+		r.fail(errBehindHW)
+		r.reply(false, 0, protocol.StorageFailed)
+		return
+	}
+	r.role = roleLeader
+	r.epochStart, r.leadSince, r.led, r.ledStored = r.end, now, epoch, false
+	r.epochs.assign(epoch, r.end)
+	r.epochsChanged = false
+	led := epoch
+	r.emit(storage.Op{Kind: storage.Meta, HW: r.hw, Epochs: r.epochList(), Led: &led}, pendingOp{end: r.end, led: epoch})
+	r.isr = isrState{committed: r.state.ISR}
+	r.remotes = nil
+	r.syncRemotes()
+	r.marks = appendMarks{}
+	r.uncommitted, r.uncommittedBytes = nil, 0
+	if r.end > r.hw {
+		r.uncommitted = append(r.uncommitted, uncommittedRun{end: r.end})
+	}
+	r.note(note{kind: noteLeader, epoch: epoch})
+}
+
+// syncRemotes keeps one remote per other assigned replica; what is known of
+// those that stay is kept (ST-15).
+func (r *replicaState) syncRemotes() {
+	r.remotes = slices.DeleteFunc(r.remotes, func(m remote) bool { return !r.state.Assigned(m.id) })
+	for _, id := range r.state.Replicas {
+		if id != r.env.self && r.remote(id) == nil {
+			m := remote{id: id}
+			m.forget()
+			r.remotes = append(r.remotes, m)
+		}
+	}
+}
+
+// follow takes up, or starts anew, the role of a follower in the state's epoch (ST-17, ST-18).
+func (r *replicaState) follow() {
+	r.endRole(protocol.NotLeader)
+	switch {
+	case r.env.unfit || !r.state.Assigned(r.env.self) || r.state.Leader == protocol.NoLeader || r.state.Leader == r.env.self:
+		return
+	case r.state.LeaderEpoch < r.epochs.last():
+		r.reply(false, r.epochs.last(), protocol.BehindLog)
+		return
+	}
+	r.role = roleFollower
+	r.note(note{kind: noteFollower, epoch: r.state.LeaderEpoch})
+}
+
+// endRole leaves the present role: waiting clients hear at once (S-38).
+func (r *replicaState) endRole(code protocol.Code) {
+	if r.role == roleFailed {
+		return
+	}
+	r.flushFresh()
+	r.abandon(code)
+	r.role = roleNone
+	r.remotes, r.isr = nil, isrState{}
+	r.uncommitted, r.uncommittedBytes = nil, 0
+	r.resetFetching()
+	r.agreed, r.toldHW = false, -1
+}
+
+// resign ends a leadership that this replica knows or fears to be over. It stays
+// without a role until newer state comes.
+func (r *replicaState) resign(code protocol.Code) {
+	r.note(note{kind: noteResigned, epoch: r.state.LeaderEpoch})
+	r.endRole(code)
+}
+
+// fail poisons this log: no role, no write, no retry (D7).
+func (r *replicaState) fail(err error) {
+	if r.role == roleFailed {
+		return
+	}
+	led := r.role == roleLeader
+	r.fresh = nil
+	r.endRole(protocol.StorageFailed)
+	r.role, r.fault = roleFailed, fmt.Errorf("partition %s: %w", r.id, err)
+	r.note(note{kind: noteDamaged, epoch: r.state.LeaderEpoch, err: r.fault})
+	if led {
+		r.reply(false, 0, protocol.StorageFailed)
+	}
+}
+
+// reply answers the Controller's order to lead or follow.
+func (r *replicaState) reply(accepted bool, above int32, code protocol.Code) {
+	r.env.eff.replies = append(r.env.eff.replies, protocol.OrderReply{
+		ID: r.id, LeaderEpoch: r.state.LeaderEpoch, Accepted: accepted, Above: above, Code: code,
+	})
+}
+
+// newBrokerEpoch ends every role held before a registration (D11).
+func (r *replicaState) newBrokerEpoch() {
+	r.endRole(protocol.NotLeader)
+	r.held = nil
+	r.touch()
+}
+
+// emit adds an op for this log to the turn's group.
+func (r *replicaState) emit(op storage.Op, p pendingOp) {
+	r.flushFresh()
+	op.Log = r.id
+	p.gen = r.gen
+	r.env.eff.ops = append(r.env.eff.ops, op)
+	r.inflight = append(r.inflight, p)
+}
+
+// flushFresh turns the batches of this turn into one append op.
+func (r *replicaState) flushFresh() {
+	if len(r.fresh) == 0 {
+		return
+	}
+	op := storage.Op{Kind: storage.Append, Offset: r.freshBase, Batches: r.fresh, End: r.end, HW: r.hw}
+	if r.epochsChanged {
+		op.Epochs, r.epochsChanged = r.epochList(), false
+	}
+	var size int64
+	for _, b := range r.fresh {
+		size += int64(len(b))
+	}
+	r.fresh = nil
+	r.emit(op, pendingOp{end: r.end, bytes: size, led: noEpoch})
+}
+
+func (r *replicaState) epochList() []storage.EpochEntry {
+	if r.epochs.entries == nil {
+		return []storage.EpochEntry{}
+	}
+	return r.epochs.entries
+}
+
+// opsStored handles the completion of the oldest n ops of this log. Those of an
+// earlier generation say nothing about the present content (D8).
+func (r *replicaState) opsStored(n int) {
+	for _, p := range r.inflight[:n] {
+		if p.gen == r.gen {
+			r.stored = max(r.stored, p.end)
+		}
+		if p.led == r.led && r.role == roleLeader && !r.ledStored {
+			r.ledStored = true
+			r.reply(true, 0, protocol.OK)
+		}
+	}
+	r.inflight = dropFront(r.inflight, n)
+	r.touch()
+}
+
+// unstoredBytes is how much was given to the store and is not yet completed.
+func (r *replicaState) unstoredBytes() int64 {
+	var n int64
+	for _, p := range r.inflight {
+		n += p.bytes
+	}
+	return n
+}
+
+// addBatch puts a batch at the log's end; the op follows at the end of the turn.
+func (r *replicaState) addBatch(b []byte, end int64) {
+	if len(r.fresh) == 0 {
+		r.freshBase = r.end
+	}
+	r.fresh = append(r.fresh, b)
+	r.tail.push(cachedBatch{base: r.end, end: end, bytes: b})
+	r.env.shard.cached(r, int64(len(b)))
+	r.end = end
+}
+
+// finish ends the turn for this replica: one op, one look at the high watermark,
+// whatever that allows.
+func (r *replicaState) finish(now time.Duration) {
+	r.touched = false
+	r.flushFresh()
+	switch r.role {
+	case roleLeader:
+		r.finishLeader(now)
+	case roleFollower:
+		r.finishFollower()
+	}
+}
+
+// onWake handles a wake-up that was asked for.
+func (r *replicaState) onWake(now time.Duration) {
+	switch r.role {
+	case roleLeader:
+		r.resend(now)
+		r.expireReads(now)
+	case roleFollower:
+		if r.refetchAt != 0 && now >= r.refetchAt {
+			r.resetFetching()
+		}
+	}
+	r.touch()
+}

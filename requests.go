@@ -1,0 +1,98 @@
+package tidemark
+
+import "sync"
+
+// requests are the calls of this broker's clients that wait for an answer, from
+// another broker or from one of its own loops.
+type requests[A any] struct {
+	mu      sync.Mutex
+	last    uint64
+	waiting map[uint64]request[A]
+	closed  bool
+	lost    A // the answer when the asked broker, or its session, is gone
+}
+
+type request[A any] struct {
+	peer int32
+	done func(A)
+}
+
+func newRequests[A any](lost A) *requests[A] {
+	return &requests[A]{waiting: make(map[uint64]request[A]), lost: lost}
+}
+
+// add registers a request to a broker. done is called once, from any goroutine;
+// it does not block. It returns 0 when the broker has closed.
+func (q *requests[A]) add(peer int32, done func(A)) uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return 0
+	}
+	q.last++
+	q.waiting[q.last] = request[A]{peer, done}
+	return q.last
+}
+
+// drop forgets a request that was not sent; it reports false if it was answered already.
+func (q *requests[A]) drop(id uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, ok := q.waiting[id]
+	delete(q.waiting, id)
+	return ok
+}
+
+// finish answers a request. An answer from another broker than the one asked is ignored.
+func (q *requests[A]) finish(peer int32, id uint64, a A) {
+	q.mu.Lock()
+	r, ok := q.waiting[id]
+	if ok && r.peer == peer {
+		delete(q.waiting, id)
+	}
+	q.mu.Unlock()
+	if ok && r.peer == peer {
+		r.done(a)
+	}
+}
+
+// lose ends what was asked of a broker whose session ended.
+func (q *requests[A]) lose(peer int32) {
+	q.end(func(r request[A]) bool { return r.peer == peer })
+}
+
+// close ends everything and takes no more.
+func (q *requests[A]) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.end(func(request[A]) bool { return true })
+}
+
+func (q *requests[A]) end(which func(request[A]) bool) {
+	q.mu.Lock()
+	var ended []uint64
+	for id, r := range q.waiting {
+		if which(r) {
+			ended = append(ended, id)
+		}
+	}
+	q.mu.Unlock()
+	sortIDs(ended) // in the order in which they were asked
+	for _, id := range ended {
+		q.mu.Lock()
+		r, ok := q.waiting[id]
+		delete(q.waiting, id)
+		q.mu.Unlock()
+		if ok {
+			r.done(q.lost)
+		}
+	}
+}
+
+// open is how many requests wait.
+func (q *requests[A]) open() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}

@@ -1,0 +1,365 @@
+package tidemark
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage"
+)
+
+// shard is the part of a broker's replicas that one event loop owns. It routes
+// what happens to the replica concerned and gathers what they want done, so that
+// a turn ends in one store write and one payload per broker.
+type shard struct {
+	env      env
+	replicas map[protocol.PartitionID]*replicaState
+	touched  []*replicaState
+	wakes    wakeQueue
+	starved  map[int32][]*replicaState // parked fetches that wait for link credit
+	cache    cacheQueue
+
+	lagging   []*replicaState // led partitions with a member that misses something
+	lagPassAt time.Duration   // when the next look at them is due; 0: not needed
+	lagLate   bool            // the last pass was given up because this loop was late
+	storeAge  time.Duration   // age of the store's oldest incomplete group
+}
+
+func newShard(cfg coreConfig, self int32) *shard {
+	s := &shard{
+		replicas: make(map[protocol.PartitionID]*replicaState),
+		starved:  make(map[int32][]*replicaState),
+	}
+	s.env = env{
+		cfg: cfg, self: self, shard: s,
+		brokers: make(map[int32]int64), links: make(map[int32]*linkView),
+	}
+	return s
+}
+
+// load adds a replica as the store showed it at the open.
+func (s *shard) load(id protocol.PartitionID, state storage.State) {
+	s.replicas[id] = newReplica(&s.env, id, state)
+}
+
+// replica returns the replica, making an empty one when a state assigns this
+// broker to a partition that it never held.
+func (s *shard) replica(id protocol.PartitionID) *replicaState {
+	r := s.replicas[id]
+	if r == nil {
+		r = newReplica(&s.env, id, storage.State{Led: noEpoch})
+		s.replicas[id] = r
+	}
+	return r
+}
+
+// onState takes up a partition state.
+func (s *shard) onState(now time.Duration, id protocol.PartitionID, state *protocol.PartitionState) {
+	if s.replicas[id] == nil && !state.Assigned(s.env.self) {
+		return
+	}
+	s.replica(id).setState(now, state)
+}
+
+// onPayload handles what another broker, or this one, sent.
+func (s *shard) onPayload(now time.Duration, from int32, fromEpoch int64, p *protocol.Payload) {
+	// A client or a follower may have heard of a partition before this broker did:
+	// the replica made for it refuses appends and holds fetches until it is told.
+	for i := range p.Appends {
+		s.replica(p.Appends[i].ID).onAppend(now, from, &p.Appends[i])
+	}
+	for i := range p.Reads {
+		q := &p.Reads[i]
+		if r := s.replicas[q.ID]; r != nil {
+			r.onRead(now, from, q)
+		} else {
+			out := s.env.eff.to(from)
+			out.ReadAnswers = append(out.ReadAnswers, protocol.ReadAnswer{Request: q.Request, Code: protocol.UnknownPartition})
+		}
+	}
+	for i := range p.Fetches {
+		s.replica(p.Fetches[i].ID).onFetch(now, from, fromEpoch, &p.Fetches[i])
+	}
+	for i := range p.FetchAnswers {
+		if r := s.replicas[p.FetchAnswers[i].ID]; r != nil {
+			r.onFetchAnswer(now, from, fromEpoch, &p.FetchAnswers[i])
+		}
+	}
+	for i := range p.Reports {
+		if r := s.replicas[p.Reports[i].ID]; r != nil {
+			r.onReportFrom(from, fromEpoch, &p.Reports[i])
+		}
+	}
+	for i := range p.Watermarks {
+		if r := s.replicas[p.Watermarks[i].ID]; r != nil {
+			r.onWatermark(from, fromEpoch, &p.Watermarks[i])
+		}
+	}
+	for i := range p.Verdicts {
+		if r := s.replicas[p.Verdicts[i].ID]; r != nil {
+			r.verdict(now, &p.Verdicts[i])
+		}
+	}
+}
+
+// onStored handles the completion of n ops of a log; err is why the store
+// refused them, which poisons that log alone (D7).
+func (s *shard) onStored(id protocol.PartitionID, n int, err error) {
+	r := s.replicas[id]
+	if r == nil {
+		return
+	}
+	if err != nil {
+		r.inflight = dropFront(r.inflight, n)
+		r.fail(err)
+		return
+	}
+	r.opsStored(n)
+}
+
+// readDone handles the result of a cold read.
+func (s *shard) readDone(c coldRead, run []byte, err error) {
+	r := s.replicas[c.id]
+	if r == nil || r.role != roleLeader {
+		return
+	}
+	if c.fetch {
+		r.fetchRead(c, run, err)
+	} else {
+		r.clientRead(c, run, err)
+	}
+}
+
+// onLink handles the begin or end of a link's session.
+func (s *shard) onLink(peer int32, epoch int64, up bool) {
+	s.env.links[peer] = &linkView{up: up, epoch: epoch}
+	if !up {
+		delete(s.starved, peer)
+	}
+	for _, r := range s.ordered() {
+		if !up {
+			r.linkDown(peer)
+		} else if r.role == roleFollower && r.state.Leader == peer {
+			r.resetFetching()
+			r.touch()
+		}
+	}
+}
+
+// onCredit tells how much bulk a link takes in this turn.
+func (s *shard) onCredit(peer int32, credit int) {
+	l := s.env.links[peer]
+	if l == nil {
+		return
+	}
+	l.credit = credit
+	if credit > 0 && len(s.starved[peer]) > 0 {
+		for _, r := range s.starved[peer] {
+			r.touch()
+		}
+		s.starved[peer] = s.starved[peer][:0]
+	}
+}
+
+// onBrokers installs the registrations in force: broker id to broker epoch.
+func (s *shard) onBrokers(brokers map[int32]int64) {
+	s.env.brokers = brokers
+	for _, r := range s.ordered() {
+		if r.role == roleLeader {
+			r.forgetEarlierLives()
+			r.touch() // an eligible candidate may have appeared or gone
+		}
+	}
+}
+
+// onController installs what is known of the Controller. Pending proposals go
+// to a new one at once (D17).
+func (s *shard) onController(now time.Duration, c controllerView) {
+	s.env.controller = c
+	for _, r := range s.ordered() {
+		if r.role == roleLeader {
+			r.resend(now)
+			r.touch()
+		}
+	}
+}
+
+// onBrokerEpoch begins another life of this broker under a new registration.
+func (s *shard) onBrokerEpoch(epoch int64) {
+	s.env.brokerEpoch = epoch
+	for _, r := range s.ordered() {
+		r.newBrokerEpoch()
+	}
+}
+
+// onUnfit ends every role for good (D16).
+func (s *shard) onUnfit() {
+	s.env.unfit = true
+	for _, r := range s.ordered() {
+		r.endRole(protocol.Unfit)
+	}
+}
+
+// ordered returns the replicas in a fixed order, so that the same events give
+// the same effects.
+func (s *shard) ordered() []*replicaState {
+	all := make([]*replicaState, 0, len(s.replicas))
+	for _, r := range s.replicas {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *replicaState) int {
+		if a.id.Less(b.id) {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// next is when the shard wants a turn though nothing happens; 0: never.
+func (s *shard) next() time.Duration {
+	at := s.lagPassAt
+	if len(s.wakes) > 0 && (at == 0 || s.wakes[0].at < at) {
+		at = s.wakes[0].at
+	}
+	return at
+}
+
+// finish ends a turn: whatever is due, then every replica that something
+// happened to. The caller takes the effects and carries them out.
+func (s *shard) finish(now time.Duration) effects {
+	for len(s.wakes) > 0 && s.wakes[0].at <= now {
+		w := heap.Pop(&s.wakes).(wake)
+		if w.r.wake == w.at {
+			w.r.wake = 0
+			w.r.onWake(now)
+		}
+	}
+	if s.lagPassAt != 0 && s.lagPassAt <= now {
+		s.lagPass(now)
+	}
+	// finish may touch a replica again only through a wake, which is a later turn.
+	for i := 0; i < len(s.touched); i++ {
+		s.touched[i].finish(now)
+	}
+	s.touched = s.touched[:0]
+	s.trimCache()
+	eff := s.env.eff
+	s.env.eff = effects{}
+	return eff
+}
+
+// wake is one entry of the wake queue; an entry is void when the replica has
+// asked for another time since.
+type wake struct {
+	at time.Duration
+	r  *replicaState
+}
+
+type wakeQueue []wake
+
+func (q wakeQueue) Len() int { return len(q) }
+func (q wakeQueue) Less(i, j int) bool {
+	if q[i].at != q[j].at {
+		return q[i].at < q[j].at
+	}
+	return q[i].r.id.Less(q[j].r.id)
+}
+func (q wakeQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *wakeQueue) Push(x any)   { *q = append(*q, x.(wake)) }
+func (q *wakeQueue) Pop() any {
+	old := *q
+	w := old[len(old)-1]
+	*q = old[:len(old)-1]
+	return w
+}
+
+func (s *shard) schedule(r *replicaState, at time.Duration) {
+	if r.wake != 0 && r.wake <= at {
+		return
+	}
+	r.wake = at
+	heap.Push(&s.wakes, wake{at, r})
+}
+
+// watchLag has the members' lag of a led partition looked at from time to time.
+func (s *shard) watchLag(now time.Duration, r *replicaState) {
+	if r.queued {
+		return
+	}
+	r.queued = true
+	s.lagging = append(s.lagging, r)
+	if s.lagPassAt == 0 {
+		s.lagPassAt = now + s.env.cfg.MaxLag/4
+	}
+}
+
+// lagPass looks at the lag of all members. When this loop or its store was late
+// itself, the marks move instead, so that a slow leader does not blame its
+// followers; but never twice running (D10).
+func (s *shard) lagPass(now time.Duration) {
+	late := max(now-s.lagPassAt, s.storeAge)
+	s.lagLate = late > s.env.cfg.MaxLag/4 && !s.lagLate
+	kept := s.lagging[:0]
+	for _, r := range s.lagging {
+		switch {
+		case r.role != roleLeader || !r.lagging():
+			r.queued = false
+			continue
+		case s.lagLate:
+			r.marks.shift(late)
+			r.leadSince += late
+		default:
+			r.maybeShrink(now)
+		}
+		kept = append(kept, r)
+	}
+	clear(s.lagging[len(kept):])
+	s.lagging = kept
+	s.lagPassAt = 0
+	if len(s.lagging) > 0 {
+		s.lagPassAt = now + s.env.cfg.MaxLag/4
+	}
+}
+
+// starve has a replica served again once the link to peer takes more bulk.
+func (s *shard) starve(peer int32, r *replicaState) {
+	if !slices.Contains(s.starved[peer], r) {
+		s.starved[peer] = append(s.starved[peer], r)
+	}
+}
+
+// cacheQueue remembers in which order batches came into memory, over all
+// replicas of the shard, so that the oldest leave first.
+type cacheQueue struct {
+	order []*replicaState
+	head  int
+	bytes int64
+}
+
+func (s *shard) cached(r *replicaState, size int64) {
+	s.cache.order = append(s.cache.order, r)
+	s.cache.bytes += size
+}
+
+func (s *shard) uncached(size int64) { s.cache.bytes -= size }
+
+// trimCache drops the oldest batches in memory that are stored, until the rest fits.
+func (s *shard) trimCache() {
+	q := &s.cache
+	for q.bytes > s.env.cfg.CacheBytes && q.head < len(q.order) {
+		r := q.order[q.head]
+		size, ok := r.tail.evict(r.stored)
+		if !ok && len(r.tail.live()) > 0 {
+			break // not stored yet: it will be, and then leave
+		}
+		q.bytes -= size
+		q.order[q.head] = nil
+		q.head++
+	}
+	if q.head > 1024 && q.head*2 > len(q.order) {
+		q.order = append(q.order[:0:0], q.order[q.head:]...)
+		q.head = 0
+	}
+}

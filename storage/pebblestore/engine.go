@@ -1,0 +1,80 @@
+package pebblestore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// engineFormat is Pebble's own format, pinned so that an upgrade of the module
+// changes no store by itself. It is the first with a checksum over the footer of
+// tables; it includes WAL sync chunks, with which Pebble tells a damaged WAL from
+// one that ends in a torn write.
+const engineFormat = pebble.FormatTableFormatV6
+
+// engineOptions sets Pebble up for large values that are written once, in key order.
+func engineOptions(o Options, fs *guard, l engineLogger) *pebble.Options {
+	opts := &pebble.Options{
+		FS:                          fs,
+		Logger:                      l,
+		EventListener:               l.events(),
+		FormatMajorVersion:          engineFormat,
+		CacheSize:                   o.CacheBytes,
+		MemTableSize:                uint64(o.MemtableBytes),
+		MemTableStopWritesThreshold: 4,
+		// Only the tables that hold the small keys overlap; the others are moved down
+		// as they are. Stopping writes would help nobody.
+		L0CompactionThreshold: 4,
+		L0StopWritesThreshold: 1000,
+		LBaseMaxBytes:         256 << 20,
+		// Large values: fewer, larger tables keep the manifest and the file table short.
+		FlushSplitBytes: 16 << 20,
+		MaxOpenFiles:    1000,
+	}
+	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	for i := range opts.TargetFileSizes {
+		opts.TargetFileSizes[i] = 16 << 20
+	}
+	opts.CompactionConcurrencyRange = func() (int, int) { return 1, 2 }
+	return opts
+}
+
+// engineLogger is where Pebble's words go. Pebble calls Fatalf where it expects
+// the process to end; here only the store does.
+type engineLogger struct {
+	log  *slog.Logger
+	fail func(error)
+}
+
+var _ pebble.Logger = engineLogger{}
+
+func (l engineLogger) Infof(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+
+func (l engineLogger) Errorf(format string, args ...any) { l.say(slog.LevelWarn, format, args) }
+
+func (l engineLogger) Fatalf(format string, args ...any) {
+	l.say(slog.LevelError, format, args)
+	l.fail(fmt.Errorf("pebblestore: engine: "+format, args...))
+}
+
+func (l engineLogger) say(level slog.Level, format string, args []any) {
+	if l.log.Enabled(context.Background(), level) {
+		l.log.Log(context.Background(), level, fmt.Sprintf(format, args...))
+	}
+}
+
+// events reports what Pebble would otherwise retry for ever, or take the process
+// down for.
+func (l engineLogger) events() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: func(err error) {
+			l.fail(fmt.Errorf("pebblestore: background work: %w", err))
+		},
+		// A read that meets damage says so to its caller; other logs go on.
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			l.say(slog.LevelError, "%s", []any{i})
+		},
+	}
+}

@@ -1,0 +1,336 @@
+package pebblestore
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// phase is where an open is in its life.
+type phase uint8
+
+const (
+	opening phase = iota // errors go to Pebble, which returns them from Open
+	live                 // an error fails the open and is hidden from Pebble
+	failed               // writes are swallowed; reads still work
+	fenced               // writes are swallowed, reads fail, the lock is released
+)
+
+var errFenced = errors.New("pebblestore: this open of the directory has ended")
+
+// guard is the vfs.FS of one open, between Pebble and the real one (D24).
+//
+// Pebble does not survive write errors: an error when the WAL is closed or
+// created panics while DB.mu is unlocked but its unlock is deferred, which ends
+// the whole process; one while it is written makes a later commit panic with the
+// commit mutex held, and DB.Close never returns. So Pebble never sees one. The
+// first failed write puts the guard into the phase failed: from then on nothing
+// reaches the disk any more, and Pebble is told that all went well, so that it
+// can finish what it is doing and be closed. What is on the disk is what a crash
+// at that moment would have left. That the writes failed is known to the guard,
+// which must be asked (Err) before anything is called durable.
+type guard struct {
+	vfs.FS
+	onFail func(error)
+
+	mu      sync.Mutex
+	phase   phase
+	err     error          // first failure
+	writing int            // writes that are inside the real file system now
+	files   map[*file]bool // open handles
+	lock    io.Closer      // directory lock
+	wal     walPosition    // of the WAL that was synced last
+	idle    chan struct{}  // closed when fenced and writing is 0
+	hurry   chan struct{}  // closed when nobody should be slowed down any more
+}
+
+var _ vfs.FS = (*guard)(nil)
+
+// walPosition says how much of a WAL is on the disk.
+type walPosition struct {
+	num    uint64
+	synced int64
+}
+
+// WAL returns how much of the newest WAL is on the disk.
+func (g *guard) WAL() walPosition {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.wal
+}
+
+func newGuard(fs vfs.FS, onFail func(error)) *guard {
+	return &guard{
+		FS:     fs,
+		onFail: onFail,
+		files:  map[*file]bool{},
+		idle:   make(chan struct{}),
+		hurry:  make(chan struct{}),
+	}
+}
+
+// Err is the first failure, nil while there is none.
+func (g *guard) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.err
+}
+
+// begin tells whether a write may go to the disk; if so, end must follow.
+func (g *guard) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.phase >= failed {
+		return false
+	}
+	g.writing++
+	return true
+}
+
+// end takes the outcome of a write and returns what Pebble is to see.
+func (g *guard) end(err error) error {
+	g.mu.Lock()
+	report := g.failLocked(err)
+	g.writing--
+	g.releaseLocked()
+	hide := g.phase != opening
+	g.mu.Unlock()
+	if report {
+		g.onFail(err)
+	}
+	if hide {
+		return nil
+	}
+	return err
+}
+
+// Fail makes the open fail as if a write had.
+func (g *guard) Fail(err error) {
+	g.mu.Lock()
+	report := g.failLocked(err)
+	g.mu.Unlock()
+	if report {
+		g.onFail(err)
+	}
+}
+
+func (g *guard) failLocked(err error) (first bool) {
+	if err == nil || g.err != nil {
+		return false
+	}
+	g.err = err
+	if g.phase == live {
+		g.phase = failed
+	}
+	return true
+}
+
+// Live ends the phase opening. It returns the failure, if there was one.
+func (g *guard) Live() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.phase == opening {
+		g.phase = live
+		if g.err != nil {
+			g.phase = failed
+		}
+	}
+	return g.err
+}
+
+// Hurry ends the slowing down of failed work: the store is about to close.
+func (g *guard) Hurry() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.hurry:
+	default:
+		close(g.hurry)
+	}
+}
+
+// Fence ends this open: no write begins any more, handles are closed, and once
+// the writes that have begun are over the lock is released and the channel closed.
+func (g *guard) Fence() <-chan struct{} {
+	g.Hurry()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.phase != fenced {
+		g.phase = fenced
+		if g.err == nil {
+			g.err = errFenced
+		}
+		g.releaseLocked()
+	}
+	return g.idle
+}
+
+// releaseLocked frees the handles and the lock when the last write is over. Until
+// then a successor must not get the lock: the write could still reach its files.
+func (g *guard) releaseLocked() {
+	if g.phase != fenced || g.writing > 0 {
+		return
+	}
+	select {
+	case <-g.idle:
+		return
+	default:
+	}
+	for f := range g.files {
+		f.shut() // may fail: nothing depends on it any more
+	}
+	clear(g.files)
+	if g.lock != nil {
+		g.lock.Close()
+		g.lock = nil
+	}
+	close(g.idle)
+}
+
+// slow keeps Pebble, which repeats failed background work at once and for ever,
+// from using up a core until the store is closed.
+func (g *guard) slow() {
+	timer := time.NewTimer(50 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-g.hurry:
+	}
+}
+
+// Lock is called once per open.
+func (g *guard) Lock(name string) (io.Closer, error) {
+	lock, err := g.FS.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lock = lock
+	return g, nil
+}
+
+// Close releases the directory lock; Fence may have done so before.
+func (g *guard) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lock == nil {
+		return nil
+	}
+	err := g.lock.Close()
+	g.lock = nil
+	return err
+}
+
+func (g *guard) Unwrap() vfs.FS { return g.FS }
+
+// wrap registers a new handle.
+func (g *guard) wrap(name string, f vfs.File) vfs.File {
+	w := &file{inner: f, guard: g, name: filepath.Base(name)}
+	w.wal, w.isWAL = walNumber(w.name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.phase == fenced && g.writing == 0 {
+		w.shut()
+		return w
+	}
+	g.files[w] = true
+	return w
+}
+
+// writable opens a file for writing.
+func (g *guard) writable(name string, open func() (vfs.File, error)) (vfs.File, error) {
+	if !g.begin() {
+		g.slow()
+		return nothing{name: filepath.Base(name)}, nil
+	}
+	f, err := open()
+	if err != nil {
+		if err = g.end(err); err != nil {
+			return nil, err
+		}
+		return nothing{name: filepath.Base(name)}, nil
+	}
+	f = g.wrap(name, f)
+	g.end(nil)
+	return f, nil
+}
+
+func (g *guard) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return g.writable(name, func() (vfs.File, error) { return g.FS.Create(name, c) })
+}
+
+func (g *guard) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	return g.writable(name, func() (vfs.File, error) { return g.FS.OpenReadWrite(name, c, o...) })
+}
+
+func (g *guard) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return g.writable(newname, func() (vfs.File, error) { return g.FS.ReuseForWrite(oldname, newname, c) })
+}
+
+func (g *guard) OpenDir(name string) (vfs.File, error) { return g.open(name, g.FS.OpenDir) }
+
+func (g *guard) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+	return g.open(name, func(string) (vfs.File, error) { return g.FS.Open(name, o...) })
+}
+
+func (g *guard) open(name string, open func(string) (vfs.File, error)) (vfs.File, error) {
+	g.mu.Lock()
+	p := g.phase
+	g.mu.Unlock()
+	if p == fenced {
+		g.slow()
+		return nil, errFenced
+	}
+	f, err := open(name)
+	if err != nil {
+		if p == failed {
+			g.slow()
+		}
+		return nil, err
+	}
+	return g.wrap(name, f), nil
+}
+
+// change runs an operation on names that must succeed.
+func (g *guard) change(op func() error) error {
+	if !g.begin() {
+		return nil
+	}
+	return g.end(op())
+}
+
+func (g *guard) Link(oldname, newname string) error {
+	return g.change(func() error { return g.FS.Link(oldname, newname) })
+}
+
+func (g *guard) Rename(oldname, newname string) error {
+	return g.change(func() error { return g.FS.Rename(oldname, newname) })
+}
+
+func (g *guard) MkdirAll(dir string, perm os.FileMode) error {
+	return g.change(func() error { return g.FS.MkdirAll(dir, perm) })
+}
+
+// tidy runs an operation whose failure loses nothing.
+func (g *guard) tidy(op func() error) error {
+	if !g.begin() {
+		return nil
+	}
+	err := op()
+	g.end(nil)
+	return err
+}
+
+func (g *guard) Remove(name string) error {
+	return g.tidy(func() error { return g.FS.Remove(name) })
+}
+
+func (g *guard) RemoveAll(name string) error {
+	return g.tidy(func() error { return g.FS.RemoveAll(name) })
+}

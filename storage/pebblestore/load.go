@@ -1,0 +1,263 @@
+package pebblestore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/storage"
+)
+
+// load reads everything but the data, and makes a new store where there is none.
+func (s *Store) load() error {
+	version, err := s.get(keyFormat)
+	switch {
+	case errors.Is(err, pebble.ErrNotFound):
+		if err := s.create(); err != nil {
+			return err
+		}
+		return nil
+	case err != nil:
+		return engineError(err)
+	case len(version) != 4:
+		return fmt.Errorf("%w: format key", storage.ErrDamaged)
+	case be.Uint32(version) > formatVersion:
+		return fmt.Errorf("%w: version %d, this package knows up to %d", storage.ErrFormat, be.Uint32(version), formatVersion)
+	}
+	v, err := s.get(keyNode)
+	if err == nil {
+		s.node, err = decodeNode(v)
+	}
+	if err == nil && s.node.Directory != s.directory {
+		err = fmt.Errorf("directory id is %s, %s says %s", s.node.Directory, markerName, s.directory)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: node key: %w", storage.ErrDamaged, err)
+	}
+	v, err = s.get(keyCounters)
+	if err == nil {
+		s.counters, err = decodeCounters(v)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: counters key: %w", storage.ErrDamaged, err)
+	}
+	// What the last open has written is in tables by now.
+	s.counters.segment++
+	s.saveCounters = true
+	if err := s.loadLogs(); err != nil {
+		return err
+	}
+	s.measureDisk()
+	return nil
+}
+
+func (s *Store) get(key []byte) ([]byte, error) {
+	v, closer, err := s.db.Get(key)
+	if err != nil {
+		return nil, err
+	}
+	v = bytes.Clone(v)
+	return v, closer.Close()
+}
+
+// create writes the first keys of a store. The marker says that the database is
+// ours, but one that has keys without these was not made by this package.
+func (s *Store) create() error {
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return engineError(err)
+	}
+	empty := !it.First()
+	if err := it.Close(); err != nil {
+		return engineError(err)
+	}
+	if !empty {
+		return fmt.Errorf("%w: database without a format key", storage.ErrForeign)
+	}
+	s.node = storage.Node{Directory: s.directory, BrokerID: -1}
+	b := s.db.NewBatch()
+	w := writer{b}
+	w.set(keyFormat, be.AppendUint32(nil, formatVersion))
+	w.set(keyNode, encodeNode(s.node))
+	w.set(keyCounters, s.counters.encode())
+	if err := s.apply(b); err != nil {
+		return err
+	}
+	if err := b.SyncWait(); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// scan calls f for all keys with a prefix.
+func (s *Store) scan(prefix byte, f func(k, v []byte)) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	if err != nil {
+		return engineError(err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			break // Close gives it again
+		}
+		f(it.Key(), v)
+	}
+	if err := it.Close(); err != nil {
+		return engineError(err)
+	}
+	return nil
+}
+
+// loadLogs reads the logs' states and indexes, and finds out which are damaged.
+func (s *Store) loadLogs() error {
+	byLocal := map[uint64]*log{}
+	ids := map[uint64]storage.LogID{}
+	damage := func(id storage.LogID, err error) {
+		if s.damaged[id] == nil {
+			s.damaged[id] = fmt.Errorf("%w: %s: %w", storage.ErrDamaged, id, err)
+		}
+	}
+	var odd error
+	err := s.scan(prefixState, func(k, v []byte) {
+		id, err := parseLogKey(k)
+		if err != nil {
+			odd = errors.Join(odd, err)
+			return
+		}
+		l := &log{state: storage.NewState()}
+		s.logs[id] = l
+		r, err := decodeLogRecord(v)
+		if err != nil {
+			damage(id, err)
+			return
+		}
+		l.local, l.total = r.local, r.total
+		l.state.Start, l.state.End, l.state.HW = r.start, r.end, r.hw
+		byLocal[r.local], ids[r.local] = l, id
+	})
+	if err != nil {
+		return err
+	}
+	err = s.scan(prefixEpochs, func(k, v []byte) {
+		id, err := parseLogKey(k)
+		l := s.logs[id]
+		if err != nil || l == nil {
+			odd = errors.Join(odd, fmt.Errorf("epochs without a log: %x", k))
+			return
+		}
+		if l.state.Led, l.state.Epochs, err = decodeEpochs(v); err != nil {
+			damage(id, err)
+		}
+		l.gen = 1 // seen
+	})
+	if err != nil {
+		return err
+	}
+	err = s.scan(prefixIndex, func(k, v []byte) {
+		local, e, err := decodeEntry(k, v)
+		l := byLocal[local]
+		switch {
+		case l == nil:
+			odd = errors.Join(odd, fmt.Errorf("index entry without a log: %x", k))
+		case err != nil:
+			damage(ids[local], err)
+		default:
+			l.index = append(l.index, e)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for id, l := range s.logs {
+		if err := s.verify(l); err != nil {
+			damage(id, err)
+		}
+		l.gen = 0
+		l.state.Bytes = l.held()
+		if l.state.Start == l.state.End {
+			l.state.Bytes = 0
+		}
+		if err := s.damaged[id]; err != nil {
+			s.log.Warn("log is damaged", "log", id, "error", err)
+		}
+	}
+	if odd != nil {
+		s.log.Warn("keys that belong to no log", "error", odd)
+	}
+	return nil
+}
+
+// verify looks whether what was loaded of a log fits together, and whether the
+// data reaches the end that the state promises.
+func (s *Store) verify(l *log) error {
+	st := l.state
+	switch {
+	case l.gen == 0:
+		return errors.New("no epochs key")
+	case l.local > s.counters.local:
+		return fmt.Errorf("local %d was never given out", l.local)
+	case st.Start < 0 || st.Start > st.End:
+		return fmt.Errorf("state says [%d, %d)", st.Start, st.End)
+	case len(l.index) == 0 && st.Start < st.End:
+		return errors.New("no index")
+	}
+	if err := storage.CheckEpochs(st.Epochs, st.End); err != nil {
+		return err
+	}
+	before := entry{first: -1}
+	for i, e := range l.index {
+		// Scanned in the order of segments; the rest must rise with them.
+		if e.first <= before.first || e.before < before.before || e.before > l.total || e.segment >= s.counters.segment {
+			return fmt.Errorf("index entry %d (segment %d from %d) does not fit", i, e.segment, e.first)
+		}
+		before = e
+	}
+	if len(l.index) == 0 {
+		return nil
+	}
+	if l.index[0].first > st.Start || before.first >= st.End {
+		return fmt.Errorf("index covers [%d, %d), state says [%d, %d)", l.index[0].first, before.first, st.Start, st.End)
+	}
+	return s.verifyTail(l)
+}
+
+// verifyTail proves the log's last batch.
+func (s *Store) verifyTail(l *log) error {
+	last := l.index[len(l.index)-1]
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: dataKey(last.segment, l.local, last.first),
+		UpperBound: dataKey(last.segment, l.local, l.state.End),
+	})
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	if !it.Last() {
+		if err := it.Error(); err != nil {
+			return err
+		}
+		return fmt.Errorf("no batch before the end %d", l.state.End)
+	}
+	v, err := it.ValueAndErr()
+	if err != nil {
+		return err
+	}
+	info, err := record.Check(v)
+	if err != nil {
+		return err
+	}
+	if info.End() != l.state.End {
+		return fmt.Errorf("last batch ends at %d, state says %d", info.End(), l.state.End)
+	}
+	return nil
+}
+
+// measureDisk is called at open and by the committer, for Health.
+func (s *Store) measureDisk() {
+	s.disk.Store(s.db.Metrics().DiskSpaceUsage())
+	s.diskTime.Store(now())
+	s.diskStale.Store(false)
+}
