@@ -63,7 +63,6 @@ func openDisk(dir string, fs vfs.FS, out *slog.Logger) (*disk, error) {
 		return err
 	})
 	if err == nil {
-		d.guard.opened()
 		return d, nil
 	}
 	return nil, errors.Join(fmt.Errorf("pebblecoord: open %s: %w", dir, err), lock.Close())

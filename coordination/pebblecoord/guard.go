@@ -13,18 +13,18 @@ import (
 // guard stands between Pebble and the real file system.
 //
 // Pebble does not survive a failed write: some of them make it panic in a goroutine
-// of its own, which would end the process, others leave it so that it cannot be
-// closed (D24). Therefore, once the database is open, Pebble never sees one. The
-// first failure is kept; from then on nothing more reaches the disk, while Pebble is
-// told that all went well, so that it can finish and be closed. The disk stays as a
-// crash at that moment would have left it. Nothing may be called durable before
-// failure was asked.
+// of its own, which would end the process, others leave it so that it can be neither
+// opened nor closed, or repeat the same work for ever (D24). Therefore Pebble never
+// sees one. The first failure is kept; from then on nothing more reaches the disk:
+// new files live in memory, so that Pebble can finish what it is doing and be closed,
+// and writes to old ones go nowhere. The disk stays as a crash at that moment would
+// have left it. Nothing may be called durable before failure was asked.
 type guard struct {
 	vfs.FS
 
 	mu     sync.Mutex
-	live   bool // the database is open
 	err    error
+	beyond *vfs.MemFS // what was made after the failure
 	onFail func(error)
 }
 
@@ -37,29 +37,19 @@ func (g *guard) failure() error {
 	return g.err
 }
 
-// fail takes note of a failure and returns what Pebble is to see of it.
-func (g *guard) fail(err error) error {
+// fail takes note of a failure. Only the first one counts.
+func (g *guard) fail(err error) {
 	g.mu.Lock()
 	first := g.err == nil
 	if first {
 		g.err = err
+		g.beyond = vfs.NewMem()
 	}
-	live, onFail := g.live, g.onFail
+	onFail := g.onFail
 	g.mu.Unlock()
 	if first && onFail != nil {
 		onFail(err)
 	}
-	if live {
-		return nil
-	}
-	return err
-}
-
-// opened says that the database is open: from now on failures are hidden from it.
-func (g *guard) opened() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.live = true
 }
 
 // notify has onFail called at the first failure, which may have been already.
@@ -73,64 +63,51 @@ func (g *guard) notify(onFail func(error)) {
 	}
 }
 
-// swallows says whether writes go nowhere by now.
-func (g *guard) swallows() bool {
+// after returns the file system of the time after the failure; nil before it.
+func (g *guard) after() *vfs.MemFS {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.live && g.err != nil
+	return g.beyond
 }
 
-// write runs an operation that changes the disk.
-func (g *guard) write(op func() error) error {
-	if g.swallows() {
-		return nil
+// write runs an operation that changes the disk. Pebble sees it succeed.
+func (g *guard) write(op func() error) {
+	if g.after() != nil {
+		return
 	}
 	if err := op(); err != nil {
-		return g.fail(err)
+		g.fail(err)
 	}
-	return nil
 }
 
 // tidy runs one whose failure loses nothing.
-func (g *guard) tidy(op func() error) error {
-	if g.swallows() {
-		return nil
+func (g *guard) tidy(op func() error) {
+	if g.after() == nil {
+		_ = op()
 	}
-	_ = op()
-	return nil
-}
-
-// slow keeps Pebble, which repeats failed background work at once and without end,
-// from taking a processor for itself.
-func (g *guard) slow() {
-	timer := time.NewTimer(20 * time.Millisecond)
-	defer timer.Stop()
-	<-timer.C
 }
 
 // create opens a file for writing.
 func (g *guard) create(name string, open func() (vfs.File, error)) (vfs.File, error) {
-	if g.swallows() {
-		g.slow()
-		return blank{}, nil
-	}
-	f, err := open()
-	if err != nil {
-		if err = g.fail(err); err != nil {
-			return nil, err
+	if g.after() == nil {
+		f, err := open()
+		if err == nil {
+			return &file{File: f, guard: g, written: true}, nil
 		}
-		return blank{}, nil
+		g.fail(err)
 	}
-	return &file{File: f, guard: g, written: true}, nil
+	mem := g.after()
+	if err := mem.MkdirAll(mem.PathDir(name), 0o755); err != nil {
+		return nil, err
+	}
+	return mem.Create(name, vfs.WriteCategoryUnspecified)
 }
 
 func (g *guard) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasPrefix(g.FS.PathBase(name), "marker.") {
 		// A marker names another new file of its directory. Pebble 2.1.7 makes both
 		// durable by one sync, so that a power cut may leave the marker alone.
-		if err := g.write(func() error { return syncDir(g.FS, g.FS.PathDir(name)) }); err != nil {
-			return nil, err
-		}
+		g.write(func() error { return syncDir(g.FS, g.FS.PathDir(name)) })
 	}
 	return g.create(name, func() (vfs.File, error) { return g.FS.Create(name, c) })
 }
@@ -143,48 +120,74 @@ func (g *guard) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.Fil
 	return g.create(to, func() (vfs.File, error) { return g.FS.ReuseForWrite(from, to, c) })
 }
 
-func (g *guard) OpenDir(name string) (vfs.File, error) {
-	return g.open(func() (vfs.File, error) { return g.FS.OpenDir(name) })
-}
-
 func (g *guard) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
-	return g.open(func() (vfs.File, error) { return g.FS.Open(name, o...) })
+	if mem := g.after(); mem != nil {
+		if f, err := mem.Open(name, o...); err == nil {
+			return f, nil
+		}
+	}
+	return g.FS.Open(name, o...)
 }
 
-func (g *guard) open(open func() (vfs.File, error)) (vfs.File, error) {
-	f, err := open()
+func (g *guard) OpenDir(name string) (vfs.File, error) {
+	f, err := g.FS.OpenDir(name)
 	if err != nil {
-		if g.swallows() { // it looks for a file that was never written
-			g.slow()
-		}
 		return nil, err
 	}
 	return &file{File: f, guard: g}, nil
 }
 
+func (g *guard) Stat(name string) (vfs.FileInfo, error) {
+	if mem := g.after(); mem != nil {
+		if info, err := mem.Stat(name); err == nil {
+			return info, nil
+		}
+	}
+	return g.FS.Stat(name)
+}
+
 func (g *guard) Link(from, to string) error {
-	return g.write(func() error { return g.FS.Link(from, to) })
+	if mem := g.after(); mem != nil {
+		_ = mem.Link(from, to) // of a file that was made before nothing is left to be done
+		return nil
+	}
+	g.write(func() error { return g.FS.Link(from, to) })
+	return nil
 }
 
 func (g *guard) Rename(from, to string) error {
-	return g.write(func() error { return g.FS.Rename(from, to) })
+	if mem := g.after(); mem != nil {
+		_ = mem.Rename(from, to)
+		return nil
+	}
+	g.write(func() error { return g.FS.Rename(from, to) })
+	return nil
 }
 
 func (g *guard) MkdirAll(dir string, perm os.FileMode) error {
-	return g.write(func() error { return g.FS.MkdirAll(dir, perm) })
+	g.write(func() error { return g.FS.MkdirAll(dir, perm) })
+	return nil
 }
 
 func (g *guard) Remove(name string) error {
-	return g.tidy(func() error { return g.FS.Remove(name) })
+	if mem := g.after(); mem != nil {
+		_ = mem.Remove(name)
+	}
+	g.tidy(func() error { return g.FS.Remove(name) })
+	return nil
 }
 
 func (g *guard) RemoveAll(name string) error {
-	return g.tidy(func() error { return g.FS.RemoveAll(name) })
+	if mem := g.after(); mem != nil {
+		_ = mem.RemoveAll(name)
+	}
+	g.tidy(func() error { return g.FS.RemoveAll(name) })
+	return nil
 }
 
 func (g *guard) Unwrap() vfs.FS { return g.FS }
 
-// file is an open file or directory behind a guard.
+// file is a file or directory on the disk.
 type file struct {
 	vfs.File
 	guard   *guard
@@ -192,22 +195,31 @@ type file struct {
 }
 
 func (f *file) Write(p []byte) (int, error) {
-	return len(p), f.guard.write(func() error { return full(len(p))(f.File.Write(p)) })
+	f.guard.write(func() error { return full(len(p))(f.File.Write(p)) })
+	return len(p), nil
 }
 
 func (f *file) WriteAt(p []byte, off int64) (int, error) {
-	return len(p), f.guard.write(func() error { return full(len(p))(f.File.WriteAt(p, off)) })
+	f.guard.write(func() error { return full(len(p))(f.File.WriteAt(p, off)) })
+	return len(p), nil
 }
 
-func (f *file) Sync() error     { return f.guard.write(f.File.Sync) }
-func (f *file) SyncData() error { return f.guard.write(f.File.SyncData) }
+func (f *file) Sync() error {
+	f.guard.write(f.File.Sync)
+	return nil
+}
+
+func (f *file) SyncData() error {
+	f.guard.write(f.File.SyncData)
+	return nil
+}
 
 func (f *file) SyncTo(length int64) (whole bool, err error) {
-	err = f.guard.write(func() (err error) {
+	f.guard.write(func() (err error) {
 		whole, err = f.File.SyncTo(length)
 		return err
 	})
-	return whole, err
+	return whole, nil
 }
 
 // Stat of a new log must not fail either, as far as Pebble can see.
@@ -216,21 +228,20 @@ func (f *file) Stat() (vfs.FileInfo, error) {
 	if err == nil || !f.written {
 		return info, err
 	}
-	if err = f.guard.fail(err); err != nil {
-		return nil, err
-	}
+	f.guard.fail(err)
 	return blankInfo{}, nil
 }
 
 // Preallocate only makes room: without it writing goes on as well.
 func (f *file) Preallocate(offset, length int64) error {
-	return f.guard.tidy(func() error { return f.File.Preallocate(offset, length) })
+	f.guard.tidy(func() error { return f.File.Preallocate(offset, length) })
+	return nil
 }
 
-// Close goes through in any case. Everything that counts was synced before.
+// Close goes through in any case, to free the handle.
 func (f *file) Close() error {
-	if err := f.File.Close(); err != nil && !f.guard.swallows() {
-		return f.guard.fail(err)
+	if err := f.File.Close(); err != nil {
+		f.guard.fail(err)
 	}
 	return nil
 }
@@ -245,23 +256,7 @@ func full(want int) func(int, error) error {
 	}
 }
 
-// blank is a file that could not be made, and of which Pebble is not to know.
-type blank struct{}
-
-func (blank) Close() error                           { return nil }
-func (blank) Read([]byte) (int, error)               { return 0, io.EOF }
-func (blank) ReadAt([]byte, int64) (int, error)      { return 0, io.EOF }
-func (blank) Write(p []byte) (int, error)            { return len(p), nil }
-func (blank) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
-func (blank) Preallocate(int64, int64) error         { return nil }
-func (blank) Stat() (vfs.FileInfo, error)            { return blankInfo{}, nil }
-func (blank) Sync() error                            { return nil }
-func (blank) SyncTo(int64) (bool, error)             { return true, nil }
-func (blank) SyncData() error                        { return nil }
-func (blank) Prefetch(int64, int64) error            { return nil }
-func (blank) Fd() uintptr                            { return vfs.InvalidFd }
-
-// blankInfo describes a blank.
+// blankInfo describes a file of which nothing is known.
 type blankInfo struct{}
 
 func (blankInfo) Name() string           { return "" }

@@ -11,7 +11,7 @@ import (
 // here it poisons the store instead.
 type logger struct {
 	out  *slog.Logger
-	fail func(error) error
+	fail func(error)
 }
 
 var _ pebble.Logger = (*logger)(nil)
@@ -23,5 +23,5 @@ func (l *logger) Errorf(format string, args ...any) { l.out.Warn(fmt.Sprintf(for
 func (l *logger) Fatalf(format string, args ...any) {
 	err := fmt.Errorf("pebblecoord: database failed: "+format, args...)
 	l.out.Error(err.Error())
-	_ = l.fail(err)
+	l.fail(err)
 }

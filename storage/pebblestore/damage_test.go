@@ -1,87 +1,221 @@
 package pebblestore_test
 
 import (
-	"io"
+	"encoding/binary"
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 	"github.com/tidemark-log/tidemark/storage/pebblestore"
 )
 
-func readFile(t *testing.T, fs vfs.FS, path string) []byte {
-	f, err := fs.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	b, err := io.ReadAll(f)
-	require.NoError(t, err)
-	return b
-}
-
-func writeFile(t *testing.T, fs vfs.FS, path string, b []byte) {
-	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
-	require.NoError(t, err)
-	_, err = f.Write(b)
-	require.NoError(t, err)
-	require.NoError(t, f.Sync())
-	require.NoError(t, f.Close())
-}
-
-func TestWALBitFlip(t *testing.T) {
-	id := storage.LogID{Topic: protocol.UUID{1}}
-	for _, size := range []int{100, 10_000, 100_000} {
+// Damage to the newest WAL is noticed unless it hits only the last group.
+func TestDamagedWAL(t *testing.T) {
+	for _, size := range []int{100, 3_000} {
 		mem := vfs.NewCrashableMem()
-		s, err := pebblestore.Open("d", pebblestore.Options{FS: mem})
-		require.NoError(t, err)
-		for i := range int64(20) {
-			require.NoError(t, write(s, appendOp(id, i, batchAt(i, 1, size))).Err)
+		s := open(t, "d", pebblestore.Options{FS: mem})
+		const groups = 20
+		for i := range int64(groups) {
+			require.NoError(t, write(s, appendOp(logA, i, batchAt(i, 1, size))).Err)
 		}
+		wal := ""
 		names, err := mem.List("d")
 		require.NoError(t, err)
 		for _, n := range names {
-			if !strings.HasSuffix(n, ".log") {
-				continue
+			if strings.HasSuffix(n, ".log") {
+				require.Empty(t, wal)
+				wal = mem.PathJoin("d", n)
 			}
-			total := len(readFile(t, mem, mem.PathJoin("d", n)))
-			for at := 200; at < total; at += total / 40 {
-				for _, mask := range []byte{1, 0xff} {
-					c := mem.CrashClone(vfs.CrashCloneCfg{})
-					b := readFile(t, c, c.PathJoin("d", n))
-					f, err := c.OpenReadWrite(c.PathJoin("d", n), vfs.WriteCategoryUnspecified)
-					require.NoError(t, err)
-					_, err = f.WriteAt([]byte{b[at] ^ mask}, int64(at))
-					require.NoError(t, err)
-					require.NoError(t, f.Close())
-					s, err := pebblestore.Open("d", pebblestore.Options{FS: c})
-					if err != nil {
-						t.Log(size, mask, n, at, "noticed", err)
-						continue
-					}
-					l, _ := s.Logs()
-					t.Log(size, mask, n, at, "silent", l[id].End)
-					s.Close()
-				}
+		}
+		total := len(readFile(t, mem, wal))
+		crashed := func() *vfs.MemFS { return mem.CrashClone(vfs.CrashCloneCfg{}) }
+		for at := 7; at < total; at += total/13 + 1 {
+			disk := crashed()
+			flip(t, disk, wal, int64(at))
+			again, err := pebblestore.Open("d", pebblestore.Options{FS: disk})
+			if at < total-2*size-200 {
+				require.ErrorIs(t, err, storage.ErrDamaged, "byte %d of %d", at, total)
+			} else if err == nil {
+				require.Equal(t, int64(groups-1), endOf(t, again, logA))
+				require.NoError(t, again.Close())
 			}
 		}
 		require.NoError(t, s.Close())
+		// Closed: now all of it is covered.
+		for at := total - size - 100; at < total; at += size / 3 {
+			disk := crashed()
+			flip(t, disk, wal, int64(at))
+			_, err := pebblestore.Open("d", pebblestore.Options{FS: disk})
+			require.ErrorIs(t, err, storage.ErrDamaged, "byte %d of %d, closed", at, total)
+		}
 	}
 }
 
-func appendOp(id storage.LogID, at int64, batches ...[]byte) storage.Op {
-	op := storage.Op{Log: id, Kind: storage.Append, Offset: at, End: at, Batches: batches}
-	for _, b := range batches {
-		info := peek(b)
-		op.End = info.End()
-	}
-	return op
+// tamper changes the database of a closed store.
+func tamper(t *testing.T, mem vfs.FS, f func(db *pebble.DB)) {
+	db, err := pebble.Open("d", &pebble.Options{FS: mem, Logger: quiet{}})
+	require.NoError(t, err)
+	f(db)
+	require.NoError(t, db.Close())
 }
 
-func write(s storage.Store, ops ...storage.Op) storage.Result {
-	ch := make(chan storage.Result, 1)
-	s.Write(ops, true, func(r storage.Result) { ch <- r })
-	return <-ch
+// keys lists the keys with a prefix.
+func keys(t *testing.T, db *pebble.DB, prefix byte) (out [][]byte) {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	require.NoError(t, err)
+	for ok := it.First(); ok; ok = it.Next() {
+		out = append(out, append([]byte(nil), it.Key()...))
+	}
+	require.NoError(t, it.Close())
+	return out
+}
+
+// Each way in which one log can be damaged leaves the other log alone.
+func TestOneDamagedLog(t *testing.T) {
+	const prefixState, prefixEpochs, prefixIndex, prefixData = 2, 3, 4, 8
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, db *pebble.DB)
+		late   bool // found by a read, not at open
+	}{
+		"last batch gone": {damage: func(t *testing.T, db *pebble.DB) {
+			k := keys(t, db, prefixData)
+			require.NoError(t, db.Delete(k[len(k)-1], pebble.Sync))
+		}},
+		"last batch changed": {damage: func(t *testing.T, db *pebble.DB) {
+			k := keys(t, db, prefixData)
+			b := batchAt(4, 1, 900)
+			b[len(b)-1] ^= 1
+			require.NoError(t, db.Set(k[len(k)-1], b, pebble.Sync))
+		}},
+		"middle batch gone": {late: true, damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Delete(keys(t, db, prefixData)[2], pebble.Sync))
+		}},
+		"middle batch changed": {late: true, damage: func(t *testing.T, db *pebble.DB) {
+			b := batchAt(2, 1, 900)
+			b[len(b)-1] ^= 1
+			require.NoError(t, db.Set(keys(t, db, prefixData)[2], b, pebble.Sync))
+		}},
+		"middle batch is another": {late: true, damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Set(keys(t, db, prefixData)[2], batchAt(1, 1, 900), pebble.Sync))
+		}},
+		"index entry gone": {damage: func(t *testing.T, db *pebble.DB) {
+			k := keys(t, db, prefixIndex)
+			require.NoError(t, db.Delete(k[len(k)-1], pebble.Sync))
+		}},
+		"first index entry gone": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Delete(keys(t, db, prefixIndex)[0], pebble.Sync))
+		}},
+		"index entry short": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Set(keys(t, db, prefixIndex)[1], []byte{1}, pebble.Sync))
+		}},
+		"index falls": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Set(keys(t, db, prefixIndex)[1], make([]byte, 16), pebble.Sync))
+		}},
+		"epochs gone": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Delete(keys(t, db, prefixEpochs)[0], pebble.Sync))
+		}},
+		"epochs short": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Set(keys(t, db, prefixEpochs)[0], []byte{1}, pebble.Sync))
+		}},
+		"epochs above the end": {damage: func(t *testing.T, db *pebble.DB) {
+			v := make([]byte, 16)
+			binary.BigEndian.PutUint64(v[8:], 99)
+			require.NoError(t, db.Set(keys(t, db, prefixEpochs)[0], v, pebble.Sync))
+		}},
+		"state short": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Set(keys(t, db, prefixState)[0], []byte{1}, pebble.Sync))
+		}},
+		"state says more": {damage: func(t *testing.T, db *pebble.DB) {
+			k := keys(t, db, prefixState)[0]
+			v, closer, err := db.Get(k)
+			require.NoError(t, err)
+			v = append([]byte(nil), v...)
+			require.NoError(t, closer.Close())
+			v[23]++ // the end
+			require.NoError(t, db.Set(k, v, pebble.Sync))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewMem()
+			s := open(t, "d", small(mem))
+			require.NoError(t, write(s, appendOp(logB, 0, batchAt(0, 2, 10))).Err)
+			for i := range int64(5) {
+				require.NoError(t, write(s, appendOp(logA, i, batchAt(i, 1, 900))).Err)
+			}
+			require.NoError(t, s.Close())
+			tamper(t, mem, func(db *pebble.DB) { c.damage(t, db) })
+
+			s = open(t, "d", small(mem))
+			logs, err := s.Logs()
+			require.NoError(t, err)
+			require.Len(t, logs, 2)
+			_, err = s.Read(logA, logs[logA].Start, 1<<20)
+			require.ErrorIs(t, err, storage.ErrDamaged)
+			r := write(s, appendOp(logB, 2, batchAt(2, 1, 1)), appendOp(logA, 5, batchAt(5, 1, 1)))
+			require.NoError(t, r.Err)
+			if !c.late {
+				require.ErrorIs(t, r.Refused[logA], storage.ErrDamaged)
+			}
+			got, err := s.Read(logB, 0, 1<<20)
+			require.NoError(t, err)
+			require.Equal(t, append(batchAt(0, 2, 10), batchAt(2, 1, 1)...), got.Batches)
+			require.NoError(t, s.Close())
+
+			// Repair: begin anew.
+			s = open(t, "d", small(mem))
+			r = write(s, storage.Op{Log: logA, Kind: storage.Reset, Offset: 3, Epochs: []storage.EpochEntry{}}, appendOp(logA, 3, batchAt(3, 2, 10)))
+			require.NoError(t, r.Err)
+			require.Empty(t, r.Refused)
+			for range 2 {
+				got, err := s.Read(logA, 3, 1<<20)
+				require.NoError(t, err)
+				require.Equal(t, batchAt(3, 2, 10), got.Batches)
+				require.NoError(t, s.Close())
+				s = open(t, "d", small(mem))
+			}
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// A damaged table gives an error to those who read it and does not end the store.
+func TestDamagedTable(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, "d", small(mem))
+	at := int64(0)
+	for range 40 {
+		op := appendOp(logA, at, batchAt(at, 1, 40_000))
+		at = op.End
+		require.NoError(t, write(s, op).Err)
+	}
+	require.NoError(t, s.Close())
+	require.NoError(t, open(t, "d", small(mem)).Close()) // what was in the WAL is in tables now
+	names, err := mem.List("d")
+	require.NoError(t, err)
+	for _, n := range names {
+		if strings.HasSuffix(n, ".sst") {
+			path := mem.PathJoin("d", n)
+			if b := readFile(t, mem, path); len(b) > 40_000 {
+				flip(t, mem, path, 20_000)
+			}
+		}
+	}
+	s = open(t, "d", small(mem))
+	damaged := 0
+	for i := range at {
+		r, err := s.Read(logA, i, 1)
+		if err != nil {
+			require.ErrorIs(t, err, storage.ErrDamaged)
+			damaged++
+			continue
+		}
+		require.Equal(t, batchAt(i, 1, 40_000), r.Batches)
+	}
+	require.Positive(t, damaged)
+	require.Less(t, damaged, int(at))
+	_ = s.Close() // a compaction may have met the damage
 }
