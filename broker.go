@@ -2,6 +2,8 @@ package tidemark
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -26,9 +28,10 @@ var errAbandoned = errors.New("tidemark: closed, but a call to the store, the tr
 type Broker struct {
 	*Client
 
-	cfg   Config
-	log   *slog.Logger
-	began time.Time
+	cfg    Config
+	log    *slog.Logger
+	clock  func() time.Duration // monotonic
+	random func([]byte)         // for identifiers
 
 	ctx      context.Context // ends when the broker stops
 	cancel   context.CancelFunc
@@ -77,13 +80,10 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	if node := cfg.Store.Node(); !node.Cluster.IsZero() && node.BrokerID != cfg.ID {
 		return nil, fmt.Errorf("%w: directory of broker %d, opened as %d", ErrWrongCluster, node.BrokerID, cfg.ID)
 	}
-	logs, err := cfg.Store.Logs()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStorage, err)
-	}
 	b := newBroker(cfg)
-	for id, state := range logs {
-		b.loops[b.loopOf(id)].shard.load(id, state)
+	if err := b.loadLogs(); err != nil {
+		b.cancel()
+		return nil, err
 	}
 	if cfg.Transport != nil {
 		if err := cfg.Transport.Start(b.links.receive); err != nil {
@@ -102,9 +102,13 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
+// newBroker assembles a broker without starting anything.
 func newBroker(cfg Config) *Broker {
+	began := time.Now()
 	b := &Broker{
-		cfg: cfg, log: cfg.Logger, began: time.Now(), seed: maphash.MakeSeed(), view: newView(),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), view: newView(),
+		clock:    func() time.Duration { return time.Since(began) },
+		random:   func(p []byte) { _, _ = rand.Read(p) }, // never fails
 		appends:  newRequests(protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1}),
 		reads:    newRequests(protocol.ReadAnswer{Code: protocol.NotLeader}),
 		commands: newRequests(protocol.CommandAnswer{Code: protocol.NotController}),
@@ -126,11 +130,34 @@ func newBroker(cfg Config) *Broker {
 	return b
 }
 
+// loadLogs gives every log that the store has to the loop that owns it.
+func (b *Broker) loadLogs() error {
+	logs, err := b.cfg.Store.Logs()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStorage, err)
+	}
+	for id, state := range logs {
+		b.loops[b.loopOf(id)].shard.load(id, state)
+	}
+	return nil
+}
+
 // ID is the broker's id.
 func (b *Broker) ID() int32 { return b.cfg.ID }
 
 // now is the broker's monotonic clock; it is never 0.
-func (b *Broker) now() time.Duration { return time.Since(b.began) + 1 }
+func (b *Broker) now() time.Duration { return b.clock() + 1 }
+
+func (b *Broker) randomUUID() (u protocol.UUID) {
+	b.random(u[:])
+	return u
+}
+
+func (b *Broker) randomUint64() uint64 {
+	var p [8]byte
+	b.random(p[:])
+	return binary.LittleEndian.Uint64(p[:])
+}
 
 // spawn starts a goroutine that Close waits for.
 func (b *Broker) spawn(f func()) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tidemark-log/tidemark/coordination"
@@ -79,6 +81,15 @@ func (c *controlLoop) run() {
 	}
 }
 
+// due reports whether the Controller wants a turn though nothing happened.
+func (c *controlLoop) due() bool {
+	if c.meta == nil {
+		return false
+	}
+	at := c.meta.nextWake()
+	return at != 0 && at <= c.b.now()
+}
+
 // finish ends a turn: the Controller's effects, then what the shards should know.
 func (c *controlLoop) finish(now time.Duration) {
 	if meta := c.meta; meta != nil {
@@ -89,8 +100,8 @@ func (c *controlLoop) finish(now time.Duration) {
 		for _, r := range eff.rereads {
 			c.reread(meta, r)
 		}
-		for peer, p := range eff.out {
-			c.b.send(peer, p)
+		for _, peer := range slices.Sorted(maps.Keys(eff.out)) {
+			c.b.send(peer, eff.out[peer])
 		}
 		if eff.resign != nil {
 			c.resign(eff.resign)
@@ -296,8 +307,8 @@ func (c *controlLoop) take(meta *metadata) {
 	c.member.onController(c.b.cfg.ID, meta.epoch)
 	meta.onRegistry(c.brokerViews())
 	meta.onLink(c.b.cfg.ID, c.epoch, true)
-	for peer, epoch := range c.links {
-		meta.onLink(peer, epoch, true)
+	for _, peer := range slices.Sorted(maps.Keys(c.links)) {
+		meta.onLink(peer, c.links[peer], true)
 	}
 }
 

@@ -47,7 +47,11 @@ func (c *Controller) withDefaults(cfg TopicConfig) TopicConfig {
 // create sends the command with a topic id of its own, so that it may be sent
 // again when an answer was lost: the second one joins the first.
 func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (protocol.CommandAnswer, error) {
-	topic := protocol.Topic{ID: randomUUID(), Name: name, Config: c.withDefaults(cfg)}
+	b, err := c.client.pick(0)
+	if err != nil {
+		return protocol.CommandAnswer{}, err
+	}
+	topic := protocol.Topic{ID: b.randomUUID(), Name: name, Config: c.withDefaults(cfg)}
 	a, err := c.command(ctx, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
 	if err != nil {
 		return a, err

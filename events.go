@@ -45,6 +45,15 @@ type env struct {
 	controller  controllerView
 	eff         effects
 	shard       *shard
+	planted     plantedBugs
+}
+
+// plantedBugs switch off rules, so that tests can show that their checkers would
+// notice. All are false outside of tests.
+type plantedBugs struct {
+	believeReports bool // D9: reports count without comparison, and are kept over a re-election
+	sameEpochAgain bool // D11: a broker leads on in the epoch that it led before it restarted
+	cutToHW        bool // D12: a new follower begins by cutting its log to its high watermark
 }
 
 // linked reports whether the broker can be sent to in that broker epoch.
@@ -88,6 +97,7 @@ type coldRead struct {
 	id       protocol.PartitionID
 	gen      uint64 // of the log; a result for another generation is discarded
 	from     int64
+	limit    int64 // where memory takes over: what the store has from there on may be about to be cut
 	maxBytes int
 	peer     int32 // whom the answer is for
 	request  uint64

@@ -108,7 +108,6 @@ func (r *replicaState) accept(now time.Duration, a *protocol.FetchAnswer) {
 // refetchLater asks for the same again after a while.
 func (r *replicaState) refetchLater(now time.Duration) {
 	r.fetching, r.refetchAt = true, now+r.env.cfg.JoinWindow
-	r.wakeAt(r.refetchAt)
 }
 
 // onWatermark handles a high watermark that came on its own.

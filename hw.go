@@ -87,7 +87,13 @@ func (r *replicaState) settle() {
 	r.onCommit = dropFront(r.onCommit, n)
 }
 
+// nobody is the peer of an append whose asker is gone.
+const nobody int32 = -1
+
 func (r *replicaState) ack(w appendWaiter, code protocol.Code) {
+	if w.peer == nobody {
+		return
+	}
 	p := r.env.eff.to(w.peer)
 	p.AppendAnswers = append(p.AppendAnswers, protocol.AppendAnswer{
 		Request: w.request, Code: code, Outcome: protocol.Appended,
@@ -100,6 +106,9 @@ func (r *replicaState) ack(w appendWaiter, code protocol.Code) {
 func (r *replicaState) abandon(code protocol.Code) {
 	for _, queue := range [][]appendWaiter{r.onStored, r.onCommit} {
 		for _, w := range queue {
+			if w.peer == nobody {
+				continue
+			}
 			p := r.env.eff.to(w.peer)
 			p.AppendAnswers = append(p.AppendAnswers, protocol.AppendAnswer{
 				Request: w.request, Code: code, Outcome: protocol.Unknown,

@@ -43,6 +43,7 @@ type remote struct {
 	stored      int64 // -1: not reported in this epoch by this broker epoch (D9)
 	parked      *protocol.Fetch
 	reading     bool // a cold read for the parked fetch is under way
+	greeted     bool // its first fetch in this epoch and session was answered
 	toldHW      int64
 	refused     refusal
 }
@@ -156,7 +157,6 @@ func (r *replicaState) sendProposal(now time.Duration) {
 	p := r.isr.pending
 	p.sentAt, p.sentTo = now, r.env.controller.epoch
 	r.env.eff.proposals = append(r.env.eff.proposals, p.proposal)
-	r.wakeAt(now + r.env.cfg.ProposalTimeout)
 }
 
 // resend repeats a pending proposal to a new Controller, or after a while (D17, AP-2).
@@ -185,7 +185,6 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 		r.isr.pending = nil
 		if m := r.remote(p.added); m != nil {
 			m.refused = refusal{now + r.env.cfg.ProposalTimeout, m.brokerEpoch, r.state.PartitionEpoch}
-			r.wakeAt(m.refused.until)
 		}
 	case protocol.OK, protocol.FencedEpoch, protocol.InvalidVersion, protocol.InvalidRequest, protocol.UnknownPartition:
 		// Decided, or out of date: the state in force settles it, never a guess.

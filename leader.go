@@ -209,9 +209,6 @@ func (r *replicaState) finishLeader(now time.Duration) {
 				ID: r.id, LeaderEpoch: r.state.LeaderEpoch, HW: r.hw, LogStart: r.start,
 			})
 		}
-		if m.stored >= 0 && m.stored < r.end && !r.isr.maximal(m.id) && r.awaited(now, m) {
-			r.wakeAt(r.marks.appendedAt(m.stored, r.leadSince) + r.env.cfg.JoinWindow + 1)
-		}
 	}
 	r.maybeExpand(now)
 	if r.lagging() {
@@ -223,11 +220,17 @@ func (r *replicaState) finishLeader(now time.Duration) {
 // durable (D11), and the link takes more bulk (D14).
 func (r *replicaState) serve(m *remote) {
 	f := m.parked
-	if f == nil || m.reading || !r.ledStored || f.Offset >= r.end {
+	if f == nil || m.reading {
 		return
 	}
 	link := r.env.links[m.id]
 	if link == nil || !link.up || link.epoch != m.brokerEpoch {
+		return
+	}
+	if !r.ledStored || f.Offset >= r.end {
+		if !m.greeted {
+			r.sendBatches(m, nil) // only an answer tells the follower that the logs agree
+		}
 		return
 	}
 	if link.credit <= 0 {
@@ -238,7 +241,8 @@ func (r *replicaState) serve(m *remote) {
 	if !ok {
 		m.reading = true
 		r.env.eff.reads = append(r.env.eff.reads, coldRead{
-			id: r.id, gen: r.gen, from: f.Offset, maxBytes: int(f.MaxBytes), peer: m.id, fetch: true,
+			id: r.id, gen: r.gen, from: f.Offset, limit: r.tail.start(r.end),
+			maxBytes: int(f.MaxBytes), peer: m.id, fetch: true,
 		})
 		return
 	}
@@ -249,7 +253,7 @@ func (r *replicaState) sendBatches(m *remote, batches [][]byte) {
 	for _, b := range batches {
 		r.env.links[m.id].credit -= len(b)
 	}
-	m.toldHW = r.hw
+	m.toldHW, m.greeted = r.hw, true
 	r.answerFetch(m.id, m.parked, protocol.FetchAnswer{Batches: batches})
 	m.parked = nil
 }
@@ -265,7 +269,7 @@ func (r *replicaState) fetchRead(c coldRead, run []byte, err error) {
 	if c.gen != r.gen || m.parked == nil || m.parked.Offset != c.from {
 		return
 	}
-	batches, splitErr := splitBatches(run, r.end)
+	batches, splitErr := splitBatches(run, c.limit)
 	if err != nil || splitErr != nil || len(batches) == 0 {
 		r.fail(firstError(err, splitErr, errEmptyRead))
 		return
@@ -278,7 +282,7 @@ func (r *replicaState) fetchRead(c coldRead, run []byte, err error) {
 // linkDown voids what a broker asked for in the session that ended (D14).
 func (r *replicaState) linkDown(peer int32) {
 	if m := r.remote(peer); m != nil {
-		m.parked, m.reading, m.toldHW = nil, false, -1
+		m.parked, m.reading, m.greeted, m.toldHW = nil, false, false, -1
 	}
 	for i := range r.held {
 		if r.held[i].from == peer {
@@ -296,4 +300,13 @@ func (r *replicaState) linkDown(peer int32) {
 		}
 	}
 	r.readers = kept
+	// Appends of its clients go on, but nobody there waits for them any more: the
+	// same request number may mean another append by now.
+	for _, queue := range [][]appendWaiter{r.onStored, r.onCommit} {
+		for i := range queue {
+			if queue[i].peer == peer {
+				queue[i].peer = nobody
+			}
+		}
+	}
 }

@@ -39,7 +39,6 @@ func (r *replicaState) onRead(now time.Duration, peer int32, q *protocol.Read) {
 			deadline: now + time.Duration(q.MaxWaitMs)*time.Millisecond,
 		}
 		r.readers = append(r.readers, rd)
-		r.wakeAt(rd.deadline)
 		r.touch()
 	}
 }
@@ -73,7 +72,8 @@ func (r *replicaState) serveRead(rd *parkedRead) (done bool) {
 	if !ok {
 		rd.reading = true
 		r.env.eff.reads = append(r.env.eff.reads, coldRead{
-			id: r.id, gen: r.gen, from: rd.from, maxBytes: rd.maxBytes, peer: rd.peer, request: rd.request,
+			id: r.id, gen: r.gen, from: rd.from, limit: min(r.hw, r.tail.start(r.end)),
+			maxBytes: rd.maxBytes, peer: rd.peer, request: rd.request,
 		})
 		return false
 	}
@@ -93,7 +93,7 @@ func (r *replicaState) clientRead(c coldRead, run []byte, err error) {
 		if c.gen != r.gen {
 			return
 		}
-		batches, splitErr := splitBatches(run, r.hw)
+		batches, splitErr := splitBatches(run, c.limit)
 		if err != nil || splitErr != nil || len(batches) == 0 {
 			r.fail(firstError(err, splitErr, errEmptyRead))
 			return
@@ -110,7 +110,6 @@ func (r *replicaState) expireReads(now time.Duration) {
 	for _, rd := range r.readers {
 		switch {
 		case rd.deadline > now:
-			r.wakeAt(rd.deadline)
 			kept = append(kept, rd)
 		case rd.kind == protocol.ReadEnds:
 			r.refuseRead(rd.peer, rd.request, protocol.Canceled)

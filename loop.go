@@ -1,6 +1,8 @@
 package tidemark
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -89,8 +91,8 @@ func (l *eventLoop) carryOut(eff *effects) {
 			p.OrderReplies = append(p.OrderReplies, eff.replies...)
 		}
 	}
-	for peer, p := range eff.out {
-		if !p.Empty() {
+	for _, peer := range slices.Sorted(maps.Keys(eff.out)) {
+		if p := eff.out[peer]; !p.Empty() {
 			b.send(peer, p)
 		}
 	}

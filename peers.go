@@ -1,6 +1,9 @@
 package tidemark
 
 import (
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +56,7 @@ func (s *linkSet) all() []*peerLink {
 	for _, p := range s.peers {
 		all = append(all, p)
 	}
+	slices.SortFunc(all, func(a, b *peerLink) int { return int(a.peer.ID - b.peer.ID) })
 	return all
 }
 
@@ -64,7 +68,8 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 	}
 	var ended []*peerLink
 	s.mu.Lock()
-	for id, p := range s.peers {
+	for _, id := range slices.Sorted(maps.Keys(s.peers)) {
+		p := s.peers[id]
 		r, ok := registry[id]
 		if !ok || r.epoch != p.link.cfg.peerEpoch || selfEpoch != p.link.cfg.selfEpoch {
 			delete(s.peers, id)
@@ -72,14 +77,15 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 		}
 	}
 	now := s.b.now()
-	for id, r := range registry {
+	for _, id := range slices.Sorted(maps.Keys(registry)) {
+		r := registry[id]
 		if id == s.b.cfg.ID || s.peers[id] != nil || selfEpoch == 0 {
 			continue
 		}
 		s.peers[id] = &peerLink{peer: transport.Peer{ID: id, Address: r.Address}, link: newLink(linkConfig{
 			cluster: s.b.cluster(), self: s.b.cfg.ID, peer: id, selfEpoch: selfEpoch, peerEpoch: r.epoch,
 			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.cfg.Transport.MaxMessageBytes(), window: linkWindow,
-		}, now, randomUint64())}
+		}, now, s.b.randomUint64())}
 	}
 	s.mu.Unlock()
 	for _, p := range ended {
@@ -189,16 +195,7 @@ func (s *linkSet) run() {
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
 	for {
-		now := s.b.now()
-		next := now + idle
-		for _, l := range s.all() {
-			l.mu.Lock()
-			if l.link.next() <= now {
-				l.link.tick(now, &l.out)
-			}
-			next = min(next, l.link.next())
-			s.settle(l)
-		}
+		next := min(s.tick(), s.b.now()+idle)
 		s.armed.Store(int64(next))
 		timer.Reset(max(next-s.b.now(), 0))
 		select {
@@ -208,4 +205,19 @@ func (s *linkSet) run() {
 		case <-s.kick:
 		}
 	}
+}
+
+// tick steps every link whose time has come, and returns when the next one is due.
+func (s *linkSet) tick() time.Duration {
+	now := s.b.now()
+	next := time.Duration(math.MaxInt64)
+	for _, l := range s.all() {
+		l.mu.Lock()
+		if l.link.next() <= now {
+			l.link.tick(now, &l.out)
+		}
+		next = min(next, l.link.next())
+		s.settle(l)
+	}
+	return next
 }

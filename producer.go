@@ -111,7 +111,7 @@ func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result
 	if err := p.space.Acquire(ctx, q.bytes); err != nil {
 		return p.refused(n, context.Cause(ctx))
 	}
-	if err := p.enqueue(n, q); err != nil {
+	if err := p.enqueue(n, b.randomUint64()|1, q); err != nil {
 		p.space.Release(q.bytes)
 		return p.refused(n, err)
 	}
@@ -167,7 +167,8 @@ func copyRecord(r Record) Record {
 	return r
 }
 
-func (p *Producer) enqueue(n int, q *queuedRecord) error {
+// enqueue puts a record into its partition's stream; id names the stream if it is new.
+func (p *Producer) enqueue(n int, id uint64, q *queuedRecord) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -175,7 +176,7 @@ func (p *Producer) enqueue(n int, q *queuedRecord) error {
 	}
 	s := p.streams[int32(n)]
 	if s == nil {
-		s = &stream{p: p, n: int32(n), id: randomUint64() | 1}
+		s = &stream{p: p, n: int32(n), id: id}
 		p.streams[int32(n)] = s
 	}
 	if s.halted {

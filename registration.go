@@ -2,8 +2,6 @@ package tidemark
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,18 +21,7 @@ type registrar struct {
 }
 
 func newRegistrar(b *Broker) *registrar {
-	return &registrar{b: b, incarnation: randomUUID()}
-}
-
-func randomUUID() (u protocol.UUID) {
-	_, _ = rand.Read(u[:]) // never fails since Go 1.24
-	return u
-}
-
-func randomUint64() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:])
+	return &registrar{b: b, incarnation: b.randomUUID()}
 }
 
 // run registers, serves the session until it ends, and begins again, until the
@@ -104,7 +91,7 @@ func (r *registrar) joinCluster(ctx context.Context) error {
 			}
 			if _, err := store.Do(ctx, coordination.Txn{
 				Guards: []coordination.Guard{{Key: clusterKey}},
-				Ops:    []coordination.Op{{Key: clusterKey, Value: []byte(randomUUID().String())}},
+				Ops:    []coordination.Op{{Key: clusterKey, Value: []byte(r.b.randomUUID().String())}},
 			}); err != nil {
 				return err
 			}

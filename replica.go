@@ -119,9 +119,6 @@ func (r *replicaState) touch() {
 	}
 }
 
-// wakeAt asks for a wake-up no later than at.
-func (r *replicaState) wakeAt(at time.Duration) { r.env.shard.schedule(r, at) }
-
 func (r *replicaState) note(n note) {
 	n.id = r.id
 	r.env.eff.notes = append(r.env.eff.notes, n)
@@ -384,6 +381,42 @@ func (r *replicaState) finish(now time.Duration) {
 	case roleFollower:
 		r.finishFollower()
 	}
+	if at, ok := r.deadline(now); ok {
+		r.env.shard.schedule(r, at)
+	}
+}
+
+// deadline is when this replica wants a turn though nothing happens to it. It
+// follows from the state alone, so that no wake-up can be forgotten.
+func (r *replicaState) deadline(now time.Duration) (at time.Duration, ok bool) {
+	sooner := func(t time.Duration) {
+		if !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	if r.role == roleFollower && r.refetchAt != 0 {
+		sooner(r.refetchAt)
+	}
+	if r.role != roleLeader {
+		return at, ok
+	}
+	if p := r.isr.pending; p != nil && !p.parked {
+		sooner(p.sentAt + r.env.cfg.ProposalTimeout)
+	}
+	for i := range r.readers {
+		sooner(r.readers[i].deadline)
+	}
+	for i := range r.remotes {
+		m := &r.remotes[i]
+		if m.refused.until > now {
+			sooner(m.refused.until)
+		}
+		if m.stored < r.end && !r.isr.maximal(m.id) && r.awaited(now, m) {
+			// Once it is over the high watermark waits for it no longer.
+			sooner(r.marks.appendedAt(m.stored, r.leadSince) + r.env.cfg.JoinWindow + 1)
+		}
+	}
+	return at, ok
 }
 
 // onWake handles a wake-up that was asked for.

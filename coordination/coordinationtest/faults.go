@@ -70,7 +70,7 @@ func testUnavailable(e *env) {
 	require.ErrorIs(e.t, err, coordination.ErrUnavailable)
 	require.ErrorIs(e.t, sess.Renew(e.ctx), coordination.ErrUnavailable)
 	require.ErrorIs(e.t, sess.Close(e.ctx), coordination.ErrUnavailable)
-	e.pass(2 * e.ttl)
+	e.pass(e.ttl * 9 / 8) // shortly after the deadline
 	e.server.SetUnavailable(false)
 	up := time.Now()
 	require.Equal(e.t, rev, e.revision(s), "nothing has happened")
@@ -112,7 +112,8 @@ func testLateExpiryPass(e *env) {
 	if e.server.Pause == nil {
 		return
 	}
-	for _, stall := range []time.Duration{e.ttl, e.ttl * 3 / 2, 5 * e.ttl} {
+	// The first one ends just after the deadline.
+	for _, stall := range []time.Duration{e.ttl * 3 / 4, e.ttl, e.ttl * 3 / 2, 5 * e.ttl} {
 		s := e.connect()
 		sess := e.session(s)
 		e.do(s, putFor(sess, "e", ""))

@@ -65,6 +65,9 @@ func openDisk(dir string, fs vfs.FS, out *slog.Logger) (*disk, error) {
 	if err == nil {
 		return d, nil
 	}
+	if failure := d.guard.failure(); failure != nil {
+		err = failure // what Pebble stumbled over may only be its consequence
+	}
 	return nil, errors.Join(fmt.Errorf("pebblecoord: open %s: %w", dir, err), lock.Close())
 }
 

@@ -144,10 +144,10 @@ func TestFailingDisk(t *testing.T) {
 		value string
 		upTo  int
 	}{
-		{"any", anyWrite, "v", 12},
+		{"any", anyWrite, "v", 8},
 		{"create", only(errorfs.OpCreate, errorfs.OpReuseForWrite), big, 3},
-		{"sync", only(errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo), big, 8},
-		{"write", only(errorfs.OpFileWrite), big, 12},
+		{"sync", only(errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo), big, 6},
+		{"write", only(errorfs.OpFileWrite), big, 5},
 	} {
 		for at := range tt.upTo {
 			t.Run(fmt.Sprint(tt.name, at), func(t *testing.T) {

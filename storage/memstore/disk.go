@@ -95,7 +95,7 @@ func (d *Disk) Crash(keep int) {
 	for _, g := range s.queue[:min(max(keep, 0), len(s.queue))] {
 		d.persist(g)
 	}
-	s.dead = true
+	s.dead, s.crashed = true, true
 	s.queue, s.late = nil, nil
 	d.open = nil
 	s.end()

@@ -23,6 +23,7 @@ type Store struct {
 	err     error    // poisoned
 	closing bool
 	dead    bool // closed or crashed
+	crashed bool
 
 	kick chan struct{} // tells run to look again
 	over chan struct{} // closed when dead

@@ -88,7 +88,7 @@ func (s *Store) call(groups []*group) {
 		s.disk.mu.Lock()
 		done := g.done
 		g.done = nil
-		if s.dead && s.disk.open != s {
+		if s.crashed {
 			done = nil
 		}
 		s.disk.mu.Unlock()

@@ -69,7 +69,8 @@ func (s *Store) build(g *group, cuts []cut) *change {
 		w.set(keyCounters, s.counters.encode())
 		s.saveCounters = false
 	}
-	if !c.batch.Empty() {
+	// A synced group that changes nothing still waits for the groups before it.
+	if !c.batch.Empty() || g.synced {
 		w.mark(s)
 	}
 	return c
@@ -192,7 +193,7 @@ func (s *Store) put(b writer, w *work, op storage.Op, next storage.State) {
 	case storage.Reset:
 		l.clear(b)
 		l.local = s.nextLocal()
-		w.removes = true
+		w.removes, w.epochs = true, true // also of a log whose epochs key is damaged
 	case storage.Delete:
 		l.clear(b)
 		w.log, w.removes = nil, true
@@ -247,7 +248,6 @@ func (w writer) delRange(from, to []byte) { _ = w.b.DeleteRange(from, to, nil) }
 
 // mark tells a later open how much of the WAL must be readable.
 func (w writer) mark(s *Store) {
-	if at := s.guard.WAL(); at.synced > 0 {
-		_ = w.b.LogData(walMark(s.directory, at.num, at.synced), nil)
-	}
+	at := s.guard.WAL()
+	_ = w.b.LogData(walMark(s.directory, at.num, at.synced), nil)
 }

@@ -98,7 +98,7 @@ func (s *Store) release(released chan<- struct{}) {
 func (s *Store) closeDB() {
 	defer func() {
 		if r := recover(); r != nil {
-			s.guard.Fail(fmt.Errorf("pebblestore: engine panicked: %v", r))
+			s.guard.Fail(panicError(r))
 		}
 	}()
 	if s.guard.Err() == nil {

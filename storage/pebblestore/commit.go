@@ -88,7 +88,7 @@ func (s *Store) apply(b *pebble.Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.wedged.Store(true)
-			err = fmt.Errorf("pebblestore: engine panicked: %v", r)
+			err = panicError(r)
 		}
 	}()
 	return s.db.ApplyNoSyncWait(b, pebble.Sync)

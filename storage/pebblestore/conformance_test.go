@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOnDisk(t *testing.T) {
-	storagetest.Run(t, func(t testing.TB) storagetest.Place {
+	storagetest.RunExamples(t, func(t testing.TB) storagetest.Place {
 		return place{t.TempDir(), pebblestore.Options{MemtableBytes: 1 << 20}}
 	})
 }

@@ -78,3 +78,11 @@ func (l engineLogger) events() *pebble.EventListener {
 		},
 	}
 }
+
+// panicError makes an error of what recover returned.
+func panicError(r any) error {
+	if err, ok := r.(error); ok {
+		return fmt.Errorf("pebblestore: engine panicked: %w", err)
+	}
+	return fmt.Errorf("pebblestore: engine panicked: %v", r)
+}

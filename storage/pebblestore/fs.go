@@ -15,7 +15,7 @@ import (
 type phase uint8
 
 const (
-	opening phase = iota // errors go to Pebble, which returns them from Open
+	opening phase = iota // before Pebble has it: errors are returned
 	live                 // an error fails the open and is hidden from Pebble
 	failed               // writes are swallowed; reads still work
 	fenced               // writes are swallowed, reads fail, the lock is released
@@ -28,7 +28,8 @@ var errFenced = errors.New("pebblestore: this open of the directory has ended")
 // Pebble does not survive write errors: an error when the WAL is closed or
 // created panics while DB.mu is unlocked but its unlock is deferred, which ends
 // the whole process; one while it is written makes a later commit panic with the
-// commit mutex held, and DB.Close never returns. So Pebble never sees one. The
+// commit mutex held, and DB.Close never returns; one while a directory is synced
+// panics at once, in whatever goroutine. So Pebble never sees one. The
 // first failed write puts the guard into the phase failed: from then on nothing
 // reaches the disk any more, and Pebble is told that all went well, so that it
 // can finish what it is doing and be closed. What is on the disk is what a crash
@@ -41,6 +42,7 @@ type guard struct {
 	mu      sync.Mutex
 	phase   phase
 	err     error          // first failure
+	repeats int            // calls of slow
 	writing int            // writes that are inside the real file system now
 	files   map[*file]bool // open handles
 	lock    io.Closer      // directory lock
@@ -130,17 +132,13 @@ func (g *guard) failLocked(err error) (first bool) {
 	return true
 }
 
-// Live ends the phase opening. It returns the failure, if there was one.
-func (g *guard) Live() error {
+// Live ends the phase opening: Pebble comes in.
+func (g *guard) Live() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.phase == opening {
 		g.phase = live
-		if g.err != nil {
-			g.phase = failed
-		}
 	}
-	return g.err
 }
 
 // Hurry ends the slowing down of failed work: the store is about to close.
@@ -192,9 +190,19 @@ func (g *guard) releaseLocked() {
 	close(g.idle)
 }
 
+// patience is how much Pebble may do after a failure before it is slowed down.
+const patience = 100
+
 // slow keeps Pebble, which repeats failed background work at once and for ever,
 // from using up a core until the store is closed.
 func (g *guard) slow() {
+	g.mu.Lock()
+	g.repeats++
+	free := g.repeats <= patience
+	g.mu.Unlock()
+	if free {
+		return
+	}
 	timer := time.NewTimer(50 * time.Millisecond)
 	defer timer.Stop()
 	select {

@@ -114,22 +114,24 @@ func (s *Store) openDir(dir string) error {
 func (s *Store) openDB(dir string, lock *pebble.Lock) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("engine panicked: %v", r)
+			err = panicError(r)
 		}
 	}()
 	opts := engineOptions(s.o, s.guard, engineLogger{log: s.log, fail: s.guard.Fail})
 	opts.Lock = lock
+	s.guard.Live()
 	s.db, err = pebble.Open(dir, opts)
 	if err != nil {
+		if cause := s.guard.Err(); cause != nil {
+			return cause
+		}
 		if pebble.IsCorruptionError(err) {
 			return fmt.Errorf("%w: %w", storage.ErrDamaged, err)
 		}
 		return err
 	}
-	if err = s.guard.Live(); err == nil {
-		if err = s.load(); err == nil {
-			err = s.guard.Err()
-		}
+	if err = s.load(); s.guard.Err() != nil {
+		err = s.guard.Err()
 	}
 	if err != nil {
 		s.guard.Hurry()

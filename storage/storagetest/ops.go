@@ -38,6 +38,20 @@ func testDoneNotInsideWrite(t *testing.T, e *env) {
 	wait(t, done)
 }
 
+// A synced group that changes nothing tells when those before it are durable.
+func testEmptyGroup(t *testing.T, e *env) {
+	c := collect(4)
+	e.store.Write([]storage.Op{appendOp(logID(0), 0, 1)}, false, c.done(0))
+	e.store.Write(nil, true, c.done(1))
+	e.store.Write([]storage.Op{}, false, c.done(2))
+	e.store.Write([]storage.Op{appendOp(logID(0), 7, 1)}, true, c.done(3)) // refused
+	wait(t, c.all)
+	require.Equal(t, []int{0, 1, 2, 3}, c.got)
+	require.Equal(t, make([]error, 4), c.errs)
+	e.reopen()
+	require.EqualValues(t, 1, e.state(logID(0)).End)
+}
+
 func testGroupOverLogs(t *testing.T, e *env) {
 	var ops []storage.Op
 	for i := range 6 {

@@ -23,11 +23,19 @@ type Place interface {
 // Run runs the suite. new returns a place that holds nothing yet; it is called
 // many times.
 func Run(t *testing.T, new func(t testing.TB) Place) {
+	RunExamples(t, new)
+	t.Run("Random", func(t *testing.T) { testRandom(t, new) })
+}
+
+// RunExamples runs the suite without its random part, which needs thousands of
+// syncs: for a place on a real disk.
+func RunExamples(t *testing.T, new func(t testing.TB) Place) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, e *env)
 	}{
 		{"DonesInOrder", testDonesInOrder},
+		{"EmptyGroup", testEmptyGroup},
 		{"DoneNotInsideWrite", testDoneNotInsideWrite},
 		{"GroupOverLogs", testGroupOverLogs},
 		{"RefusedOps", testRefusedOps},
@@ -55,7 +63,6 @@ func Run(t *testing.T, new func(t testing.TB) Place) {
 			test.run(t, e)
 		})
 	}
-	t.Run("Random", func(t *testing.T) { testRandom(t, new) })
 }
 
 // env is one test's store.

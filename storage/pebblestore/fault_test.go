@@ -1,0 +1,204 @@
+package pebblestore_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tidemark-log/tidemark/storage"
+	"github.com/tidemark-log/tidemark/storage/pebblestore"
+)
+
+var errDisk = errors.New("disk on fire")
+
+// failFrom makes the k-th write fail, and when always is set all later ones too.
+func failFrom(k int64, always bool) (inject errorfs.Injector, reached *atomic.Bool) {
+	var n atomic.Int64
+	reached = &atomic.Bool{}
+	return errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+			return nil
+		}
+		if i := n.Add(1) - 1; i < k || i > k && !always {
+			return nil
+		}
+		reached.Store(true)
+		return errDisk
+	}), reached
+}
+
+// work opens a store and writes enough for several memtables, tables and
+// compactions. It returns what was promised.
+func work(t *testing.T, fs vfs.FS) (ends []int64, promised int) {
+	o := small(fs)
+	s, err := pebblestore.Open("d", o)
+	if err != nil {
+		require.ErrorIs(t, err, errDisk)
+		return []int64{0}, 0
+	}
+	var d dones
+	ends = []int64{0}
+	at, start := int64(0), int64(0)
+	for i := range 24 {
+		op := appendOp(logA, at, batchAt(at, 1, 30_000), batchAt(at+1, 1, 100))
+		at = op.End
+		ops := []storage.Op{op}
+		if i%8 == 7 {
+			start = at - 3
+			ops = append(ops, storage.Op{Log: logA, Kind: storage.Trim, Offset: start})
+		}
+		ends = append(ends, at)
+		s.Write(ops, true, d.expect(i, true))
+		if i%6 == 5 {
+			d.all.Wait()
+			_, err := s.Read(logA, at-1, 1000)
+			_ = err // may fail when the store did; must not panic or hang
+		}
+	}
+	d.all.Wait()
+	require.Empty(t, d.problem)
+	health := s.Health()
+	if d.failed != nil {
+		require.ErrorIs(t, d.failed, storage.ErrPoisoned)
+		require.ErrorIs(t, d.failed, errDisk)
+		require.ErrorIs(t, health.Err, errDisk)
+		require.ErrorIs(t, write(s, appendOp(logB, 0, batchAt(0, 1, 1))).Err, storage.ErrPoisoned)
+		require.ErrorIs(t, s.SetNode(s.Node()), storage.ErrPoisoned)
+	}
+	err = s.Close()
+	if d.failed != nil {
+		require.ErrorIs(t, err, errDisk)
+	}
+	require.NotErrorIs(t, err, pebblestore.ErrAbandoned)
+	return ends, d.promised()
+}
+
+// One write or sync fails, each in turn. No panic, no exit, every done is called,
+// Close returns, and the disk holds a prefix that has all that was promised.
+func TestEveryWriteFails(t *testing.T) {
+	for _, always := range []bool{false, true} {
+		for k := int64(0); ; k++ {
+			mem := vfs.NewCrashableMem()
+			inject, reached := failFrom(k, always)
+			ends, promised := work(t, errorfs.Wrap(mem, inject))
+			s, err := pebblestore.Open("d", small(mem.CrashClone(vfs.CrashCloneCfg{})))
+			require.NoError(t, err, "failing write %d", k)
+			end := endOf(t, s, logA)
+			require.Contains(t, ends[promised:], end, "failing write %d, always %v", k, always)
+			if end > 0 {
+				_, err := s.Read(logA, end-1, 1)
+				require.NoError(t, err)
+			}
+			require.NoError(t, s.Close())
+			if !reached.Load() {
+				t.Logf("%d writes", k)
+				require.Equal(t, len(ends)-1, promised)
+				break
+			}
+		}
+	}
+}
+
+// gate holds writes back while it is shut.
+type gate struct {
+	mu   sync.Mutex
+	shut chan struct{}
+	hung chan struct{} // gets a value when a write is held
+}
+
+func (g *gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if shut {
+		g.shut = make(chan struct{})
+	} else if g.shut != nil {
+		close(g.shut)
+		g.shut = nil
+	}
+}
+
+func (g *gate) String() string { return "gate" }
+
+func (g *gate) MaybeError(op errorfs.Op) error {
+	if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || !strings.HasSuffix(op.Path, ".log") {
+		return nil
+	}
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut != nil {
+		select {
+		case g.hung <- struct{}{}:
+		default:
+		}
+		<-shut
+	}
+	return nil
+}
+
+func TestHungDisk(t *testing.T) {
+	for _, end := range []string{"close", "fence"} {
+		t.Run(end, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			g := &gate{hung: make(chan struct{}, 1)}
+			o := small(errorfs.Wrap(mem, g))
+			o.CloseTimeout = 30 * time.Millisecond
+			s := open(t, "d", o)
+			require.NoError(t, write(s, appendOp(logA, 0, batchAt(0, 3, 10))).Err)
+			g.set(true)
+			var d dones
+			at := int64(3)
+			for i := range 20 {
+				op := appendOp(logA, at, batchAt(at, 1, 40_000))
+				at = op.End
+				s.Write([]storage.Op{op}, true, d.expect(i, true))
+			}
+			<-g.hung
+			require.NoError(t, s.Health().Err)
+			_, err := s.Read(logA, 0, 10)
+			require.NoError(t, err, "reads go on")
+
+			if end == "close" {
+				require.ErrorIs(t, s.Close(), pebblestore.ErrAbandoned)
+			} else {
+				require.ErrorIs(t, s.Fence(), pebblestore.ErrAbandoned)
+			}
+			d.all.Wait()
+			require.Empty(t, d.problem)
+			require.Zero(t, d.promised())
+			require.ErrorIs(t, d.failed, storage.ErrClosed)
+			require.ErrorIs(t, s.Close(), pebblestore.ErrAbandoned)
+			// The write that hangs may still reach the disk: nobody else gets in.
+			_, err = pebblestore.Open("d", small(mem))
+			require.ErrorIs(t, err, storage.ErrInUse)
+			g.set(false)
+			require.NoError(t, s.Fence())
+			again := open(t, "d", small(mem))
+			require.GreaterOrEqual(t, endOf(t, again, logA), int64(3))
+			require.NoError(t, again.Close())
+		})
+	}
+}
+
+// A hang that ends within the bound costs nothing.
+func TestSlowDisk(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	g := &gate{hung: make(chan struct{}, 1)}
+	s := open(t, "d", small(errorfs.Wrap(mem, g)))
+	g.set(true)
+	var d dones
+	s.Write([]storage.Op{appendOp(logA, 0, batchAt(0, 3, 10))}, true, d.expect(0, true))
+	<-g.hung
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	g.set(false)
+	require.NoError(t, <-closed)
+	require.Equal(t, 1, d.promised())
+}
