@@ -27,13 +27,14 @@ type candidates interface {
 //
 // force says that the present leader epoch was refused; the next one is then
 // above floor, the highest epoch that a replica answered with.
-func decide(s *protocol.PartitionState, c candidates, force bool, floor int32) (protocol.PartitionState, bool) {
+func decide(s *protocol.PartitionState, c candidates, force bool, floor int32, planted plantedBugs) (protocol.PartitionState, bool) {
 	isr := keepIfAny(s.ISR, func(b int32) bool { return !c.replaced(b) })
 	isr = keepIfAny(isr, func(b int32) bool { return c.registered(b) != 0 })
 	valid := func(b int32) bool { return slices.Contains(isr, b) && c.registered(b) != 0 && !c.replaced(b) }
 
 	leader, leaderBrokerEpoch := s.Leader, s.LeaderBrokerEpoch
-	stays := leader != protocol.NoLeader && valid(leader) && c.registered(leader) == leaderBrokerEpoch && !force
+	stays := leader != protocol.NoLeader && valid(leader) && !force &&
+		(c.registered(leader) == leaderBrokerEpoch || planted.sameEpochAgain)
 	if !stays {
 		leader, leaderBrokerEpoch = protocol.NoLeader, -1
 		if i := slices.IndexFunc(s.Replicas, valid); i >= 0 {

@@ -62,6 +62,12 @@ func (e *env) linked(broker int32, epoch int64) bool {
 	return l != nil && l.up && l.epoch == epoch
 }
 
+// sameLife reports whether a state that names this broker as leader means its
+// present life (D11).
+func (e *env) sameLife(epoch int64) bool {
+	return epoch == e.brokerEpoch || e.planted.sameEpochAgain
+}
+
 // alive reports whether the broker is registered under that broker epoch.
 func (e *env) alive(broker int32, epoch int64) bool {
 	return epoch != 0 && e.brokers[broker] == epoch

@@ -26,7 +26,7 @@ func (r *replicaState) resetFetching() {
 // the stored end reported as soon as it moved.
 func (r *replicaState) finishFollower() {
 	r.followHW()
-	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) {
+	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) && !r.env.planted.sameEpochAgain {
 		return
 	}
 	p := r.env.eff.to(r.state.Leader)
@@ -51,7 +51,7 @@ func (r *replicaState) finishFollower() {
 // onFetchAnswer handles what the leader sent. Only the answer to the fetch that
 // is under way counts (FT-3).
 func (r *replicaState) onFetchAnswer(now time.Duration, from int32, fromEpoch int64, a *protocol.FetchAnswer) {
-	if r.role != roleFollower || from != r.state.Leader || fromEpoch != r.state.LeaderBrokerEpoch {
+	if r.role != roleFollower || !r.fromLeader(from, fromEpoch) {
 		return
 	}
 	if a.LeaderEpoch != r.state.LeaderEpoch || !r.fetching || a.Offset != r.end {
@@ -105,6 +105,12 @@ func (r *replicaState) accept(now time.Duration, a *protocol.FetchAnswer) {
 	r.told(a.HW, a.LogStart)
 }
 
+// fromLeader reports whether a message comes from the leader, in the life that
+// the Controller chose (D11).
+func (r *replicaState) fromLeader(from int32, fromEpoch int64) bool {
+	return from == r.state.Leader && (fromEpoch == r.state.LeaderBrokerEpoch || r.env.planted.sameEpochAgain)
+}
+
 // refetchLater asks for the same again after a while.
 func (r *replicaState) refetchLater(now time.Duration) {
 	r.fetching, r.refetchAt = true, now+r.env.cfg.JoinWindow
@@ -112,7 +118,7 @@ func (r *replicaState) refetchLater(now time.Duration) {
 
 // onWatermark handles a high watermark that came on its own.
 func (r *replicaState) onWatermark(from int32, fromEpoch int64, w *protocol.Watermark) {
-	if r.role != roleFollower || from != r.state.Leader || fromEpoch != r.state.LeaderBrokerEpoch {
+	if r.role != roleFollower || !r.fromLeader(from, fromEpoch) {
 		return
 	}
 	if w.LeaderEpoch == r.state.LeaderEpoch && r.agreed {
@@ -146,6 +152,11 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 		r.fail(fmt.Errorf("%w: told to agree at %d in epoch %d", errUnrelated, agreed.End, agreed.Epoch))
 		return
 	}
+	r.cut(target)
+}
+
+// cut removes everything at or above target.
+func (r *replicaState) cut(target int64) {
 	r.flushFresh()
 	r.note(note{kind: noteTruncated, epoch: r.state.LeaderEpoch, from: r.end, to: target})
 	r.env.shard.uncached(r.tail.truncate(target))

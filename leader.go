@@ -122,6 +122,10 @@ func (r *replicaState) onFetch(now time.Duration, from int32, fromEpoch int64, f
 	if m.brokerEpoch != fromEpoch {
 		m.forget()
 	}
+	if r.env.planted.believeReports {
+		m.brokerEpoch = fromEpoch
+		r.onReport(m, f.Stored, f.StoredEpoch)
+	}
 	if f.Offset < r.start {
 		r.answerFetch(from, f, protocol.FetchAnswer{Code: protocol.BelowStart})
 		return
@@ -159,7 +163,8 @@ func (r *replicaState) onReport(m *remote, stored int64, epoch int32) {
 	if stored > r.end || stored < r.start || stored <= m.stored {
 		return
 	}
-	if _, diverging, known := r.epochs.diverges(position{stored, epoch}, r.end); diverging || !known {
+	_, diverging, known := r.epochs.diverges(position{stored, epoch}, r.end)
+	if (diverging || !known) && !r.env.planted.believeReports {
 		return
 	}
 	m.stored = stored

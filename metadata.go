@@ -34,6 +34,7 @@ type metadata struct {
 	storeOK   bool
 	tellStore bool // storeOK changed since the last feed
 	resigned  error
+	planted   plantedBugs
 	eff       metaEffects
 }
 
@@ -361,7 +362,7 @@ func (m *metadata) reconcile() {
 // state demands comes first; a proposal that this overtakes is judged again.
 func (m *metadata) next(p *partEntry) (partWrite, bool) {
 	q := p.proposal
-	s, changed := decide(&p.state, partView{m, p}, p.forced, p.floor)
+	s, changed := decide(&p.state, partView{m, p}, p.forced, p.floor, m.planted)
 	if changed {
 		s.ControllerEpoch = m.epoch
 		return partWrite{part: p, state: s}, true

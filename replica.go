@@ -151,7 +151,7 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 	newEpoch := !r.known || s.LeaderEpoch > r.state.LeaderEpoch
 	newer := !r.known || s.PartitionEpoch > r.state.PartitionEpoch
 	r.state, r.known = *s, true
-	leads := s.Leader == r.env.self && s.LeaderBrokerEpoch == r.env.brokerEpoch && !r.env.unfit
+	leads := s.Leader == r.env.self && r.env.sameLife(s.LeaderBrokerEpoch) && !r.env.unfit
 	switch {
 	case r.role == roleFailed:
 		if leads && newEpoch {
@@ -194,7 +194,7 @@ func (r *replicaState) lead(now time.Duration) {
 	epoch := r.state.LeaderEpoch
 	last := r.epochs.last()
 	r.endRole(protocol.NotLeader)
-	if epoch <= r.led || epoch <= last {
+	if (epoch <= r.led || epoch <= last) && !r.env.planted.sameEpochAgain {
 		code := protocol.BehindLog
 		if epoch <= r.led {
 			code = protocol.LedBefore
@@ -214,7 +214,9 @@ func (r *replicaState) lead(now time.Duration) {
 	led := epoch
 	r.emit(storage.Op{Kind: storage.Meta, HW: r.hw, Epochs: r.epochList(), Led: &led}, pendingOp{end: r.end, led: epoch})
 	r.isr = isrState{committed: r.state.ISR}
-	r.remotes = nil
+	if !r.env.planted.believeReports {
+		r.remotes = nil
+	}
 	r.syncRemotes()
 	r.marks = appendMarks{}
 	r.uncommitted, r.uncommittedBytes = nil, 0
@@ -248,6 +250,9 @@ func (r *replicaState) follow() {
 		return
 	}
 	r.role = roleFollower
+	if r.env.planted.cutToHW && r.end > r.hw {
+		r.cut(r.hw)
+	}
 	r.note(note{kind: noteFollower, epoch: r.state.LeaderEpoch})
 }
 
@@ -258,8 +263,10 @@ func (r *replicaState) endRole(code protocol.Code) {
 	}
 	r.flushFresh()
 	r.abandon(code)
-	r.role = roleNone
-	r.remotes, r.isr = nil, isrState{}
+	r.role, r.isr = roleNone, isrState{}
+	if !r.env.planted.believeReports {
+		r.remotes = nil
+	}
 	r.uncommitted, r.uncommittedBytes = nil, 0
 	r.resetFetching()
 	r.agreed, r.toldHW = false, -1

@@ -189,6 +189,9 @@ func (b *simBroker) run() {
 		if steps := control.inbox.take(nil); len(steps) > 0 || control.due() {
 			for _, step := range steps {
 				step(b.broker.now())
+				if control.meta != nil {
+					control.meta.planted = b.w.planted
+				}
 			}
 			control.finish(b.broker.now())
 			again = true

@@ -224,3 +224,23 @@ func (w *simWorld) describe(topic protocol.Topic) {
 		}
 	}
 }
+
+// Each planted bug is one that a rule exists to prevent; the walk must notice it.
+func TestWalkNoticesPlantedBugs(t *testing.T) {
+	const within = 500
+	for name, planted := range map[string]plantedBugs{
+		"D9: reports believed, and kept over a re-election": {believeReports: true},
+		"D11: the same epoch led again after a restart":     {sameEpochAgain: true},
+		"D12: a new follower cuts its log to its HW":        {cutToHW: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := uint64(1); seed <= within; seed++ {
+				if _, err := walk(t, seed, *walkSteps, planted, false); err != nil {
+					t.Logf("seed %d: %v", seed, err)
+					return
+				}
+			}
+			t.Fatalf("not noticed within %d seeds", within)
+		})
+	}
+}

@@ -15,7 +15,8 @@
 //
 // Exit code: 0 when every line was acknowledged, none is lost or out of order and
 // the copies are equal; 1 when not; 2 for bad input. With -acks leader or none
-// lost lines are counted, but they are no failure: these levels allow them.
+// lost lines are counted, but they are no failure: these levels allow them. (When
+// a later run on that directory appends them, they are out of order. That is one.)
 //
 // Read it in the order of the work: input.go, cluster.go, append.go, crash.go,
 // verify.go.

@@ -13,12 +13,35 @@ import (
 type reading struct {
 	records    int
 	seen       []int // by line: how many records
+	latest     []int // by partition: the latest line so far
 	outOfOrder int
+}
+
+func newReading(lines, partitions int) *reading {
+	r := &reading{seen: make([]int, lines), latest: make([]int, partitions)}
+	for n := range r.latest {
+		r.latest[n] = -1
+	}
+	return r
+}
+
+// add takes note of the next record of partition n. Only the first record of a
+// line has a place in the order.
+func (r *reading) add(n, line int) {
+	r.records++
+	r.seen[line]++
+	if r.seen[line] > 1 {
+		return
+	}
+	if line < r.latest[n] {
+		r.outOfOrder++
+	}
+	r.latest[n] = max(r.latest[n], line)
 }
 
 // readBack reads every partition from its start to its high watermark.
 func (j *job) readBack(ctx context.Context) (*reading, error) {
-	r := &reading{seen: make([]int, len(j.in.lines))}
+	r := newReading(len(j.in.lines), j.o.partitions)
 	for n := range j.o.partitions {
 		if err := j.readPartition(ctx, n, r); err != nil {
 			return nil, fmt.Errorf("partition %d: %w", n, err)
@@ -36,7 +59,6 @@ func (j *job) readPartition(ctx context.Context, n int, r *reading) error {
 	if ends.LogStart == ends.HighWatermark {
 		return nil // nothing to read, and Records would wait for more
 	}
-	latest := -1
 	for rec, err := range p.Records(ctx, tidemark.Earliest()) {
 		if err != nil {
 			return err
@@ -48,13 +70,7 @@ func (j *job) readPartition(ctx context.Context, n int, r *reading) error {
 		if want := tidemark.PartitionFor(rec.Key, j.o.partitions); want != n {
 			return fmt.Errorf("line %d belongs to partition %d", line+1, want)
 		}
-		r.records++
-		if r.seen[line]++; r.seen[line] == 1 {
-			if line < latest {
-				r.outOfOrder++
-			}
-			latest = max(latest, line)
-		}
+		r.add(n, line)
 		if rec.Offset+1 >= ends.HighWatermark {
 			break
 		}
