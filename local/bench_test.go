@@ -150,23 +150,29 @@ func openBare(b *testing.B, rec tidemark.Record) *bareEngines {
 	e := &bareEngines{ended: make(chan error, 3)}
 	dir := b.TempDir()
 	var running sync.WaitGroup
+	var dbs []*pebble.DB
+	b.Cleanup(func() {
+		for _, begin := range e.begin {
+			close(begin)
+		}
+		running.Wait()
+		for _, db := range dbs {
+			require.NoError(b, db.Close())
+		}
+	})
 	for i := range 3 {
 		db, err := pebble.Open(filepath.Join(dir, fmt.Sprintf("bare-%d", i)), &pebble.Options{
 			FS: vfs.Default, Logger: quiet{}, FormatMajorVersion: pebble.FormatTableFormatV6,
 			MemTableSize: 512 << 20 / 3 / 8, CacheSize: 512 << 20 / 3 / 16,
 		})
 		require.NoError(b, err)
+		dbs = append(dbs, db)
 		begin := make(chan uint64)
 		e.begin = append(e.begin, begin)
 		running.Go(func() {
 			for key := range begin {
 				e.ended <- db.Set(binary.BigEndian.AppendUint64(nil, key), value, pebble.Sync)
 			}
-		})
-		b.Cleanup(func() {
-			close(begin)
-			running.Wait()
-			require.NoError(b, db.Close())
 		})
 	}
 	return e
