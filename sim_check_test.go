@@ -32,7 +32,7 @@ type simLog struct {
 
 // simStats counts what a walk went through.
 type simStats struct {
-	acks, elections, truncations, lostTails, shrinks, expansions, unknown, refused, crashes, restarts int
+	acks, elections, truncations, lostTails, shrinks, expansions, unknown, refused, crashes, restarts, wipes int
 }
 
 func (s *simStats) add(o simStats) {
@@ -46,6 +46,7 @@ func (s *simStats) add(o simStats) {
 	s.refused += o.refused
 	s.crashes += o.crashes
 	s.restarts += o.restarts
+	s.wipes += o.wipes
 }
 
 // simCheck holds the invariants over everything that has happened in a world.
@@ -230,6 +231,9 @@ func (c *simCheck) members(r *replicaState, l *simLog) {
 	}
 	for _, id := range c.w.stored(name, r.id.Partition).ISR {
 		m := c.w.brokers[id]
+		if c.w.replaced(m) {
+			continue // known to lack what its membership vouches for, and never elected (D15)
+		}
 		have, stored := c.logs[id][r.id], int64(0)
 		if have != nil {
 			stored = int64(len(have.entries))

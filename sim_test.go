@@ -45,6 +45,8 @@ type simBroker struct {
 	session coordination.Session
 	broker  *Broker // nil: down
 	reg     *registrar
+
+	directory protocol.UUID
 }
 
 type simFlight struct {
@@ -115,7 +117,7 @@ func (b *simBroker) start() {
 	if err != nil {
 		b.w.t.Fatalf("open disk of broker %d: %v", b.id, err)
 	}
-	b.store, b.client = store, b.w.coord.Connect()
+	b.store, b.client, b.directory = store, b.w.coord.Connect(), store.Node().Directory
 	b.broker = newBroker(b.config())
 	b.broker.clock = func() time.Duration { return b.w.now }
 	b.broker.random = func(p []byte) {
@@ -326,6 +328,18 @@ func (w *simWorld) stored(topic string, n int32) (s protocol.PartitionState) {
 	}
 	mustUnmarshal(w.t, kv.Value, &s)
 	return s
+}
+
+// replaced reports whether the broker's disk is not the one that its memberships
+// rest on, as far as the cluster has not yet drawn the consequence.
+func (w *simWorld) replaced(b *simBroker) bool {
+	kv, ok, err := w.reader.Get(w.t.Context(), brokerLastKey(b.id))
+	if err != nil || !ok {
+		return true
+	}
+	var last lastLife
+	mustUnmarshal(w.t, kv.Value, &last)
+	return last.Replaced || last.Directory != b.directory
 }
 
 // append sends one record, whose value is unique, through the given broker to

@@ -3,10 +3,12 @@ package tidemark
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage/memstore"
 )
 
 var (
@@ -63,7 +65,7 @@ func (w *simWorld) step(topic protocol.Topic) {
 	case n < 900:
 		w.settle(time.Duration(w.rng.IntN(300)) * time.Millisecond)
 	default:
-		w.fault(b, n)
+		w.fault(b, n, topic)
 	}
 }
 
@@ -85,8 +87,11 @@ func (w *simWorld) network() {
 }
 
 // fault does something to a broker, its session, the network or the store.
-func (w *simWorld) fault(b *simBroker, n int) {
+func (w *simWorld) fault(b *simBroker, n int, topic protocol.Topic) {
 	switch {
+	case n < 928 && b.broker != nil && slices.ContainsFunc(w.all(), (*simBroker).unregistered):
+		// The cluster may hold a broker to be in sync whose disk is gone, until its old
+		// session ends. Taking away the others meanwhile destroys the last copies.
 	case b.broker == nil:
 		w.trace("broker %d restarts", b.id)
 		w.check.stats.restarts++
@@ -100,7 +105,9 @@ func (w *simWorld) fault(b *simBroker, n int) {
 		b.crash(w.rng.IntN(3))
 		w.check.stats.restarts++
 		b.start()
-	case n < 926:
+	case n < 922:
+		w.wipe(b, topic)
+	case n < 928:
 		w.trace("broker %d loses its session", b.id)
 		b.loseSession()
 	case n < 940:
@@ -116,6 +123,32 @@ func (w *simWorld) fault(b *simBroker, n int) {
 	default:
 		w.advance(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
 	}
+}
+
+// unregistered reports whether the broker's earlier life may still be registered.
+func (b *simBroker) unregistered() bool { return b.session == nil }
+
+// wipe gives a broker an empty disk, unless that could destroy the last copy of
+// a committed record.
+func (w *simWorld) wipe(b *simBroker, topic protocol.Topic) {
+	if len(w.up()) < len(w.brokers) {
+		return
+	}
+	for n := range topic.Config.Partitions {
+		if len(w.stored(topic.Name, n).ISR) < len(w.brokers) {
+			return
+		}
+	}
+	if slices.ContainsFunc(w.all(), w.replaced) {
+		return
+	}
+	w.trace("broker %d crashes and returns with an empty disk", b.id)
+	b.crash(0)
+	b.directory = w.uuid()
+	b.disk = memstore.NewDisk(memstore.Manual(), memstore.Directory(b.directory))
+	w.check.stats.wipes++
+	w.check.down(b)
+	b.start()
 }
 
 // heal ends all faults, and requires that the cluster recovers within a bound:
@@ -151,9 +184,15 @@ func (w *simWorld) healed(topic protocol.Topic) error {
 			return fmt.Errorf("partition %d: state %+v", n, s)
 		}
 		lead := w.brokers[s.Leader].broker.loops[0].shard.replicas[id]
+		if lead == nil {
+			return fmt.Errorf("partition %d: leader %d has no replica", n, s.Leader)
+		}
 		for _, b := range w.all() {
 			r := b.broker.loops[0].shard.replicas[id]
-			if r == nil || r.hw != lead.end || r.end != lead.end || r.stored != lead.end {
+			if r == nil {
+				return fmt.Errorf("partition %d: broker %d has no replica", n, b.id)
+			}
+			if r.hw != lead.end || r.end != lead.end || r.stored != lead.end {
 				return fmt.Errorf("partition %d on broker %d: %+v, leader's end %d", n, b.id, r.snapshot(w.now), lead.end)
 			}
 			if len(r.onCommit)+len(r.onStored) > 0 {
@@ -191,7 +230,7 @@ func TestRandomWalk(t *testing.T) {
 	t.Logf("%d seeds: %+v", *walkSeeds, sum)
 	for name, n := range map[string]int{
 		"acks": sum.acks, "elections": sum.elections, "truncations": sum.truncations,
-		"lost tails": sum.lostTails, "shrinks": sum.shrinks, "expansions": sum.expansions,
+		"lost tails": sum.lostTails, "shrinks": sum.shrinks, "expansions": sum.expansions, "wiped disks": sum.wipes,
 	} {
 		if n == 0 {
 			t.Errorf("no %s in %d seeds: the walk is blind there", name, *walkSeeds)

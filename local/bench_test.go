@@ -93,6 +93,9 @@ func judge(b *testing.B, ours, theirs []time.Duration) {
 	if len(ours) < boundSamples {
 		return
 	}
+	// A benchmark that fails does not print its metrics.
+	b.Logf("append p50 %v, p99 %v, max %v; bare sync p50 %v, p99 %v, max %v; ratio of p50 %.3f", at(ours, 0.5), at(ours, 0.99),
+		at(ours, 1), at(theirs, 0.5), at(theirs, 0.99), at(theirs, 1), ratio)
 	if ratio > boundRatio {
 		b.Errorf("median append takes %v, %.2f times the bare sync's %v; the bound is %.1f",
 			at(ours, 0.5), ratio, at(theirs, 0.5), boundRatio)

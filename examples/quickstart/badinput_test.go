@@ -68,13 +68,6 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// The longest line that fits is taken.
-func TestLongestLine(t *testing.T) {
-	t.Parallel()
-	r := quickstartRun(t, "-in", write(t, []byte(strings.Repeat("x", maxRecordBytes-1)+"\n")))
-	r.requireGood(t, 1)
-}
-
 func TestDirectoryInUse(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

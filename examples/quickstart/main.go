@@ -169,10 +169,13 @@ func quickstart(ctx context.Context, o options, stderr io.Writer) (sum summary, 
 		return sum, err
 	}
 	equal, err := j.compareReplicas(ctx)
+	if err != nil {
+		return sum, err
+	}
 	sum = after.summary(j.acked)
 	sum.ReplicasEqual, sum.FailoverMs, sum.ElapsedMs = equal, failover.Milliseconds(), time.Since(began).Milliseconds()
 	j.judge(sum)
-	return sum, err
+	return sum, nil
 }
 
 // judge says in words what the numbers mean.

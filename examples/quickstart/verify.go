@@ -96,26 +96,37 @@ func (r *reading) summary(acked []bool) summary {
 // compareReplicas reports whether all copies of every partition are the same bytes.
 func (j *job) compareReplicas(ctx context.Context) (bool, error) {
 	for n := range j.o.partitions {
-		var copies []*tidemark.Replica
+		var first *tidemark.Replica
 		for _, b := range j.cluster.Brokers() {
 			r, err := b.Replica(ctx, j.topic.Name(), n)
 			if err != nil {
 				return false, err
 			}
-			copies = append(copies, r)
-		}
-		for _, other := range copies[1:] {
-			equal, err := sameBatches(copies[0].Batches(ctx, copies[0].LogStart), other.Batches(ctx, other.LogStart))
+			if first == nil {
+				first = r
+				continue
+			}
+			equal, err := sameLog(ctx, first, r)
 			if err != nil {
 				return false, fmt.Errorf("partition %d: %w", n, err)
 			}
 			if !equal {
-				j.say.Printf("partition %d: broker %d and broker %d differ", n, copies[0].Broker, other.Broker)
+				j.say.Printf("partition %d: broker %d and broker %d differ", n, first.Broker, r.Broker)
 				return false, nil
 			}
 		}
 	}
 	return true, nil
+}
+
+func sameLog(ctx context.Context, a, b *tidemark.Replica) (bool, error) {
+	if a.LogStart != b.LogStart || a.LogEnd != b.LogEnd {
+		return false, nil
+	}
+	if a.LogStart == a.LogEnd {
+		return true, nil // a copy without records has nothing on its disk
+	}
+	return sameBatches(a.Batches(ctx, a.LogStart), b.Batches(ctx, b.LogStart))
 }
 
 func sameBatches(a, b iter.Seq2[[]byte, error]) (bool, error) {

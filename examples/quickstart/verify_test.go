@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"iter"
 	"path/filepath"
@@ -180,11 +179,4 @@ func TestSameBatches(t *testing.T) {
 		require.ErrorIs(t, err, c.err, name)
 		require.Equal(t, c.equal, equal, name)
 	}
-}
-
-func TestDefaultInput(t *testing.T) {
-	in, err := loadInput(context.Background(), "")
-	require.NoError(t, err)
-	require.Equal(t, "go1.txt", filepath.Base(in.path))
-	require.Greater(t, len(in.lines), 30000)
 }

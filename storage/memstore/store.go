@@ -24,6 +24,8 @@ type Store struct {
 	closing bool
 	dead    bool // closed or crashed
 	crashed bool
+	// draining says that late groups have a goroutine of their own, run being gone.
+	draining bool
 
 	kick chan struct{} // tells run to look again
 	over chan struct{} // closed when dead
@@ -135,11 +137,11 @@ func (s *Store) Write(ops []storage.Op, synced bool, done func(storage.Result)) 
 		s.signal()
 		return
 	}
-	if !s.disk.manual && s.dead {
-		go done(g.result)
-		return
-	}
 	s.late = append(s.late, g)
+	if s.dead && !s.disk.manual && !s.draining {
+		s.draining = true
+		go s.drain()
+	}
 	s.signal()
 }
 

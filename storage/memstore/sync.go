@@ -164,6 +164,25 @@ func (s *Store) run() {
 	}
 }
 
+// drain calls the dones of groups that came when the store was dead, behind all
+// that run has called.
+func (s *Store) drain() {
+	<-s.gone
+	for {
+		s.disk.mu.Lock()
+		late := s.late
+		s.late = nil
+		s.draining = len(late) > 0
+		s.disk.mu.Unlock()
+		if len(late) == 0 {
+			return
+		}
+		for _, g := range late {
+			g.done(g.result)
+		}
+	}
+}
+
 // signal makes run look again.
 func (s *Store) signal() {
 	select {

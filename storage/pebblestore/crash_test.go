@@ -39,7 +39,7 @@ func TestPowerCut(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mem := vfs.NewCrashableMem()
 		model := storagetest.NewModel()
-		for range rapid.IntRange(1, 4).Draw(rt, "lives") {
+		for range rapid.IntRange(1, 3).Draw(rt, "lives") {
 			s, err := pebblestore.Open("d", small(mem))
 			require.NoError(rt, err)
 			require.Empty(rt, shows(s, model))

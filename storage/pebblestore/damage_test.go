@@ -188,7 +188,7 @@ func TestDamagedTable(t *testing.T) {
 	mem := vfs.NewMem()
 	s := open(t, "d", small(mem))
 	at := int64(0)
-	for range 40 {
+	for range 16 {
 		op := appendOp(logA, at, batchAt(at, 1, 40_000))
 		at = op.End
 		require.NoError(t, write(s, op).Err)

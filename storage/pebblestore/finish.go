@@ -37,35 +37,47 @@ func (s *Store) sync() {
 // finish is the finisher: it calls the dones.
 func (s *Store) finish() {
 	defer close(s.finished)
-	var list []*group
 	for {
-		list = list[:0]
-		s.mu.Lock()
-		for len(s.queue) > 0 && (s.queue[0].ready || s.abandoned) {
-			g := s.queue[0]
-			if !g.ready {
-				g.err = s.abandonedFor
-			}
-			list = append(list, g)
-			s.queue[0] = nil
-			s.queue = s.queue[1:]
-			s.applied = max(s.applied-1, 0)
-		}
-		end := s.closing && len(s.queue) == 0
-		s.mu.Unlock()
-		for i, g := range list {
-			list[i] = nil
-			r := storage.Result{Err: g.err}
-			if r.Err == nil {
-				r.Refused = g.refused
-			}
-			g.done(r)
+		outcomes, end := s.takeDone()
+		for _, o := range outcomes {
+			o.done(o.result)
 		}
 		switch {
 		case end:
 			return
-		case len(list) == 0:
+		case len(outcomes) == 0:
 			<-s.toFinish
 		}
 	}
+}
+
+// outcome is apart from its group because an abandoned group is still in the
+// hands of the committer or the syncer.
+type outcome struct {
+	done   func(storage.Result)
+	result storage.Result
+}
+
+// takeDone removes what is done from the head of the queue. end says that nothing
+// is left and nothing more will come.
+func (s *Store) takeDone() (outcomes []outcome, end bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) > 0 && (s.queue[0].ready || s.abandoned) {
+		g := s.queue[0]
+		o := outcome{done: g.done}
+		switch {
+		case !g.ready:
+			o.result.Err = s.abandonedFor
+		case g.err != nil:
+			o.result.Err = g.err
+		default:
+			o.result.Refused = g.refused
+		}
+		outcomes = append(outcomes, o)
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		s.applied = max(s.applied-1, 0)
+	}
+	return outcomes, s.closing && len(s.queue) == 0
 }
