@@ -415,23 +415,24 @@ func (b *Broker) Shutdown(ctx context.Context) error {
 func (b *Broker) Close() error {
 	b.closing.Do(func() {
 		b.cancel()
-		if b.cfg.Transport != nil {
-			b.closeErr = b.cfg.Transport.Close()
-		}
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			if b.cfg.Transport != nil {
+				err = b.cfg.Transport.Close()
+			}
+			b.running.Wait()
+			done <- err
+		}()
 		b.appends.close()
 		b.reads.close()
 		b.commands.close()
-		done := make(chan struct{})
-		go func() {
-			b.running.Wait()
-			close(done)
-		}()
 		timer := time.NewTimer(closeLimit)
 		defer timer.Stop()
 		select {
-		case <-done:
+		case b.closeErr = <-done:
 		case <-timer.C:
-			b.closeErr = errors.Join(b.closeErr, errAbandoned)
+			b.closeErr = errAbandoned
 		}
 	})
 	return b.closeErr

@@ -111,8 +111,8 @@ func (c Config) Validate() error {
 	check(d.MemoryBudget >= 1<<20, "MemoryBudget must be at least 1 MiB, not %d", d.MemoryBudget)
 	check(d.Loops >= 1 && d.Loops <= 256, "Loops must be 1 to 256, not %d", d.Loops)
 	if d.Transport != nil {
-		check(d.Transport.MaxMessageBytes() >= d.largestBatch()+batchSlack,
-			"Transport must take messages of %d bytes, not %d", d.largestBatch()+batchSlack, d.Transport.MaxMessageBytes())
+		need := max(d.largestBatch()+batchSlack, minMessage)
+		check(d.maxMessage() >= need, "Transport must take messages of %d bytes, not %d", need, d.maxMessage())
 	}
 	if len(faults) == 0 {
 		return nil
@@ -123,12 +123,22 @@ func (c Config) Validate() error {
 // largestBatch is the size of the largest batch that an append may bring.
 func (c *Config) largestBatch() int { return max(c.MaxBatchBytes, c.MaxRecordBytes) + batchSlack }
 
+// minMessage is the least that a Transport must take: a part of the cluster image.
+const minMessage = 512 << 10
+
+func (c *Config) maxMessage() int {
+	if c.Transport == nil {
+		return 1 << 30
+	}
+	return c.Transport.MaxMessageBytes()
+}
+
 // core is the part of the configuration that the protocol needs, for one of the loops.
 func (c *Config) core() coreConfig {
 	return coreConfig{
 		MaxLag: c.MaxLag, JoinWindow: c.JoinWindow, ProposalTimeout: c.ProposalTimeout,
 		MaxBatchBytes: c.largestBatch(), MaxUncommittedBytes: c.MaxUncommittedBytes,
-		MaxUnstoredBytes: 8 << 20, FetchBytes: 1 << 20,
+		MaxUnstoredBytes: 8 << 20, FetchBytes: int32(min(1<<20, c.maxMessage()-batchSlack)),
 		CacheBytes: c.MemoryBudget / 4 / int64(c.Loops),
 	}
 }

@@ -43,7 +43,8 @@ type controlLoop struct {
 
 	meta     *metadata // nil: not the Controller
 	claiming bool
-	claims   uint64 // counts claims and losses: results of earlier ones are void
+	standAt  time.Duration // when to stand again after a campaign that led to nothing; 0: not
+	claims   uint64        // counts claims and losses: results of earlier ones are void
 }
 
 func newControlLoop(b *Broker) *controlLoop {
@@ -61,10 +62,8 @@ func (c *controlLoop) run() {
 	var steps []func(time.Duration)
 	for {
 		timer.Stop()
-		if c.meta != nil {
-			if at := c.meta.nextWake(); at != 0 {
-				timer.Reset(max(at-c.b.now(), 0))
-			}
+		if at := c.next(); at != 0 {
+			timer.Reset(max(at-c.b.now(), 0))
 		}
 		select {
 		case <-c.b.stopping:
@@ -81,13 +80,12 @@ func (c *controlLoop) run() {
 	}
 }
 
-// due reports whether the Controller wants a turn though nothing happened.
-func (c *controlLoop) due() bool {
-	if c.meta == nil {
-		return false
+// next is when the loop wants a turn though nothing happens; 0: never.
+func (c *controlLoop) next() time.Duration {
+	if c.meta != nil {
+		return c.meta.nextWake()
 	}
-	at := c.meta.nextWake()
-	return at != 0 && at <= c.b.now()
+	return c.standAt
 }
 
 // finish ends a turn: the Controller's effects, then what the shards should know.
@@ -106,6 +104,9 @@ func (c *controlLoop) finish(now time.Duration) {
 		if eff.resign != nil {
 			c.resign(eff.resign)
 		}
+	}
+	if c.standAt != 0 && c.standAt <= now {
+		c.stand()
 	}
 	c.showController()
 }
@@ -158,7 +159,7 @@ func (c *controlLoop) reread(meta *metadata, r metaReread) {
 // onRegistered begins a life under a new broker epoch. Every role held before ends (D11).
 func (c *controlLoop) onRegistered(s coordination.Session, epoch int64) {
 	c.session, c.epoch = s, epoch
-	c.b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onBrokerEpoch(epoch) }})
+	c.b.eachLoop(loopEvent{step: func(now time.Duration, s *shard) { s.onBrokerEpoch(now, epoch) }})
 }
 
 // onSessionLost stops acting as Controller at once (CE-8). Data flows on: what
@@ -180,7 +181,7 @@ func (c *controlLoop) onRegistry(r registry) {
 		live[id] = reg.epoch
 	}
 	c.b.links.rebuild(c.epoch, r.live)
-	c.b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onBrokers(live) }})
+	c.b.eachLoop(loopEvent{step: func(now time.Duration, s *shard) { s.onBrokers(now, live) }})
 	holder := int32(-1)
 	if claim, ok := c.claim(); ok {
 		holder = claim.Broker
@@ -212,7 +213,11 @@ func (c *controlLoop) brokerViews() map[int32]brokerView {
 	}
 	for id, r := range c.registry.live {
 		v := views[id]
-		v.epoch = r.epoch
+		// Both keys are written at once and come by watches of their own. Until the
+		// second one is here, whether the directory was replaced is not known.
+		if v.lastRevision >= r.epoch {
+			v.epoch = r.epoch
+		}
 		views[id] = v
 	}
 	return views
@@ -220,10 +225,13 @@ func (c *controlLoop) brokerViews() map[int32]brokerView {
 
 // stand races for the Controller's key when nobody else holds it (M12, CE-1).
 func (c *controlLoop) stand() {
+	c.standAt = 0
 	if c.session == nil || c.meta != nil || c.claiming || c.b.unfitReason() != nil {
 		return
 	}
-	if claim, held := c.claim(); held && (claim.Broker != c.b.cfg.ID || claim.BrokerEpoch == c.epoch) {
+	// A claim of this broker without its being the Controller is stale: of an earlier
+	// life, or of a campaign whose end it did not learn.
+	if claim, held := c.claim(); held && claim.Broker != c.b.cfg.ID {
 		return
 	}
 	c.claiming = true
@@ -241,7 +249,9 @@ func (c *controlLoop) stand() {
 			}
 			if meta != nil {
 				c.take(meta)
+				return
 			}
+			c.standAt = c.b.now() + c.b.cfg.SessionTimeout/10
 		})
 	})
 }
@@ -297,13 +307,16 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 	if err != nil {
 		return nil, err
 	}
-	return newMetadata(c.b.cfg.ID, current.Epoch, now.Revision, kvs)
+	return newMetadata(c.b.cfg.ID, current.Epoch, now.Revision, kvs), nil
 }
 
 // take begins to act as the Controller (CE-7).
 func (c *controlLoop) take(meta *metadata) {
 	c.meta = meta
 	c.b.log.Info("controller elected", "broker", c.b.cfg.ID, "controller_epoch", meta.epoch)
+	for _, err := range meta.unreadable {
+		c.b.log.Error("left alone what cannot be read", "error", err)
+	}
 	c.member.onController(c.b.cfg.ID, meta.epoch)
 	meta.onRegistry(c.brokerViews())
 	meta.onLink(c.b.cfg.ID, c.epoch, true)
@@ -322,9 +335,12 @@ func (c *controlLoop) resign(why error) {
 
 // onLink handles the begin or end of a session with another broker.
 func (c *controlLoop) onLink(peer int32, epoch int64, up bool) {
-	if up {
+	switch {
+	case up:
 		c.links[peer] = epoch
-	} else {
+	case c.links[peer] != epoch:
+		return // the end of an earlier life's link, told late
+	default:
 		delete(c.links, peer)
 	}
 	if c.meta != nil {
@@ -361,7 +377,7 @@ func (c *controlLoop) refuse(from int32, p *protocol.Payload) {
 	for _, prop := range p.Proposals {
 		out.Verdicts = append(out.Verdicts, protocol.Verdict{
 			ID: prop.ID, ControllerEpoch: c.member.controllerEpoch, LeaderEpoch: prop.LeaderEpoch,
-			PartitionEpoch: prop.PartitionEpoch, Code: protocol.NotController,
+			PartitionEpoch: prop.PartitionEpoch, Attempt: prop.Attempt, Code: protocol.NotController,
 		})
 	}
 	for _, cmd := range p.Commands {

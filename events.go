@@ -15,9 +15,12 @@ type coreConfig struct {
 	MaxBatchBytes       int   // largest batch that an append may bring
 	MaxUncommittedBytes int64 // per partition, above the high watermark
 	MaxUnstoredBytes    int64 // per follower partition, received and not yet stored
-	FetchBytes          int32 // most that a follower asks for at once
+	FetchBytes          int32 // most that one answer to a fetch or a read holds, unless one batch is larger
 	CacheBytes          int64 // tail cache of the shard
 }
+
+// linkWindow is how many bytes may be on their way to a broker unacknowledged.
+const linkWindow = 16 << 20
 
 // linkView is what a shard knows of the link to another broker.
 type linkView struct {

@@ -17,6 +17,10 @@ var errTruncateTwice = errors.New("tidemark: log diverged after its leader had a
 // errUnrelated is the damage of a log whose last epoch the leader cannot place (D3, D12).
 var errUnrelated = errors.New("tidemark: leader cannot place the end of this log")
 
+// errCutsCommitted is the damage of a log that its leader contradicts where it
+// was committed. Nothing but an unclean election can bring that about.
+var errCutsCommitted = errors.New("tidemark: leader contradicts what was committed here")
+
 // resetFetching forgets what was asked of the leader in a session that is over.
 func (r *replicaState) resetFetching() {
 	r.fetching, r.reported, r.refetchAt = false, -1, 0
@@ -150,6 +154,10 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 	target := r.epochs.truncationTarget(agreed, r.start, r.end)
 	if target >= r.end {
 		r.fail(fmt.Errorf("%w: told to agree at %d in epoch %d", errUnrelated, agreed.End, agreed.Epoch))
+		return
+	}
+	if target < r.hw {
+		r.fail(fmt.Errorf("%w: %d is below the high watermark %d", errCutsCommitted, target, r.hw))
 		return
 	}
 	r.cut(target)

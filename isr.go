@@ -39,8 +39,9 @@ func (s *isrState) maximalSize() int {
 // remote is what a leader knows of another replica in this leader epoch.
 type remote struct {
 	id          int32
-	brokerEpoch int64 // of its reports; 0: none in this epoch
-	stored      int64 // -1: not reported in this epoch by this broker epoch (D9)
+	brokerEpoch int64         // of its reports; 0: none in this epoch
+	stored      int64         // -1: not reported in this epoch by this broker epoch (D9)
+	since       time.Duration // not reported: since when
 	parked      *protocol.Fetch
 	reading     bool // a cold read for the parked fetch is under way
 	greeted     bool // its first fetch in this epoch and session was answered
@@ -56,8 +57,8 @@ type refusal struct {
 }
 
 // forget makes the replica unknown again, as at the start of an epoch (ST-14, D9).
-func (m *remote) forget() {
-	*m = remote{id: m.id, stored: -1, toldHW: -1}
+func (m *remote) forget(now time.Duration) {
+	*m = remote{id: m.id, stored: -1, since: now, toldHW: -1}
 }
 
 // lagForever is the lag of a non-member that has not reported in this epoch.
@@ -71,7 +72,7 @@ func (r *replicaState) lag(now time.Duration, m *remote) time.Duration {
 	case m.stored >= 0:
 		return now - r.marks.appendedAt(m.stored, r.leadSince)
 	case slices.Contains(r.isr.committed, m.id):
-		return now - r.leadSince
+		return now - max(m.since, r.leadSince)
 	}
 	return lagForever
 }
@@ -147,8 +148,9 @@ func (r *replicaState) propose(now time.Duration, isr []int32, added int32) {
 		}
 		members = append(members, protocol.Member{ID: id, Epoch: epoch})
 	}
+	r.attempts++
 	r.isr.pending = &pendingISR{added: added, proposal: protocol.Proposal{
-		ID: r.id, LeaderEpoch: r.state.LeaderEpoch, PartitionEpoch: r.state.PartitionEpoch, ISR: members,
+		ID: r.id, LeaderEpoch: r.state.LeaderEpoch, PartitionEpoch: r.state.PartitionEpoch, Attempt: r.attempts, ISR: members,
 	}}
 	r.sendProposal(now)
 }
@@ -176,12 +178,12 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 	if v.ControllerEpoch < r.env.controller.epoch || r.role != roleLeader {
 		return
 	}
-	if p == nil || p.proposal.LeaderEpoch != v.LeaderEpoch || p.proposal.PartitionEpoch != v.PartitionEpoch {
+	if p == nil || p.proposal.LeaderEpoch != v.LeaderEpoch || p.proposal.Attempt != v.Attempt {
 		return
 	}
 	switch v.Code {
 	case protocol.Ineligible, protocol.NotAttempted:
-		// Certain that it was not and will not be applied: the old set is the whole truth.
+		// Certain that no copy of it was or will be applied: the old set is the whole truth.
 		r.isr.pending = nil
 		if m := r.remote(p.added); m != nil {
 			m.refused = refusal{now + r.env.cfg.ProposalTimeout, m.brokerEpoch, r.state.PartitionEpoch}
@@ -193,7 +195,7 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 			r.setState(now, v.State)
 		}
 		if r.isr.pending == p {
-			r.env.eff.lookups = append(r.env.eff.lookups, r.id)
+			r.lookUp(now)
 		}
 	}
 	r.touch()

@@ -56,7 +56,7 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 	case r.role == roleFailed:
 		return protocol.StorageFailed
 	case a.LeaderEpoch > epoch && r.role == roleLeader:
-		r.deposed()
+		r.deposed(now)
 		return protocol.NotLeader
 	case r.role != roleLeader:
 		return protocol.NotLeader
@@ -90,9 +90,9 @@ func (r *replicaState) refuseAppend(now time.Duration, peer int32, a *protocol.A
 
 // deposed handles the proof that a newer leader epoch exists: step down at once
 // and read the partition's own state key (D6).
-func (r *replicaState) deposed() {
+func (r *replicaState) deposed(now time.Duration) {
 	r.resign(protocol.NotLeader)
-	r.env.eff.lookups = append(r.env.eff.lookups, r.id)
+	r.lookUp(now)
 }
 
 // onFetch takes a follower's fetch: it is answered at once, parked until there is
@@ -103,7 +103,7 @@ func (r *replicaState) onFetch(now time.Duration, from int32, fromEpoch int64, f
 		return
 	case !r.known || f.LeaderEpoch > r.state.LeaderEpoch:
 		if r.role == roleLeader {
-			r.deposed()
+			r.deposed(now)
 		}
 		r.hold(from, fromEpoch, f)
 		return
@@ -119,8 +119,8 @@ func (r *replicaState) onFetch(now time.Duration, from int32, fromEpoch int64, f
 		r.hold(from, fromEpoch, f) // assigned by a state that has not come here yet (FE-2)
 		return
 	}
-	if m.brokerEpoch != fromEpoch {
-		m.forget()
+	if m.brokerEpoch != 0 && m.brokerEpoch != fromEpoch {
+		m.forget(now)
 	}
 	if r.env.planted.believeReports {
 		m.brokerEpoch = fromEpoch
@@ -173,11 +173,11 @@ func (r *replicaState) onReport(m *remote, stored int64, epoch int32) {
 
 // forgetEarlierLives makes unknown what brokers reported before they registered
 // anew (D9). Of one that is merely gone, what it stored is still on its disk.
-func (r *replicaState) forgetEarlierLives() {
+func (r *replicaState) forgetEarlierLives(now time.Duration) {
 	for i := range r.remotes {
 		m := &r.remotes[i]
 		if epoch := r.env.brokers[m.id]; epoch != 0 && m.brokerEpoch != 0 && epoch != m.brokerEpoch {
-			m.forget()
+			m.forget(now)
 		}
 	}
 }
@@ -242,12 +242,13 @@ func (r *replicaState) serve(m *remote) {
 		r.env.shard.starve(m.id, r)
 		return
 	}
-	batches, ok := r.tail.read(f.Offset, r.end, int(f.MaxBytes))
+	maxBytes := int(min(f.MaxBytes, r.env.cfg.FetchBytes))
+	batches, ok := r.tail.read(f.Offset, r.end, maxBytes)
 	if !ok {
 		m.reading = true
 		r.env.eff.reads = append(r.env.eff.reads, coldRead{
 			id: r.id, gen: r.gen, from: f.Offset, limit: r.tail.start(r.end),
-			maxBytes: int(f.MaxBytes), peer: m.id, fetch: true,
+			maxBytes: maxBytes, peer: m.id, fetch: true,
 		})
 		return
 	}

@@ -35,7 +35,7 @@ func (r *replicaState) onRead(now time.Duration, peer int32, q *protocol.Read) {
 		r.refuseRead(peer, q.Request, protocol.OutOfRange)
 	default:
 		rd := parkedRead{
-			peer: peer, request: q.Request, kind: q.Kind, from: q.From, maxBytes: int(q.MaxBytes),
+			peer: peer, request: q.Request, kind: q.Kind, from: q.From, maxBytes: int(min(q.MaxBytes, r.env.cfg.FetchBytes)),
 			deadline: now + time.Duration(q.MaxWaitMs)*time.Millisecond,
 		}
 		r.readers = append(r.readers, rd)
@@ -109,7 +109,7 @@ func (r *replicaState) expireReads(now time.Duration) {
 	kept := r.readers[:0]
 	for _, rd := range r.readers {
 		switch {
-		case rd.deadline > now:
+		case rd.deadline > now || rd.reading:
 			kept = append(kept, rd)
 		case rd.kind == protocol.ReadEnds:
 			r.refuseRead(rd.peer, rd.request, protocol.Canceled)

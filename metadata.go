@@ -34,8 +34,10 @@ type metadata struct {
 	storeOK   bool
 	tellStore bool // storeOK changed since the last feed
 	resigned  error
-	planted   plantedBugs
-	eff       metaEffects
+
+	unreadable []error // what of the store could not be read
+	planted    plantedBugs
+	eff        metaEffects
 }
 
 // metaEffects are what a turn of the Controller wants done.
@@ -68,8 +70,8 @@ type brokerEntry struct {
 
 type topicEntry struct {
 	topic   protocol.Topic
-	written bool // its keys exist
-	parts   []*partEntry
+	written bool            // its keys exist
+	parts   []*partEntry    // those whose state can be read
 	waiting []commandOrigin // commands that end when every leader accepted
 }
 
@@ -94,6 +96,15 @@ type partEntry struct {
 	floor    int32           // a new leader epoch must exceed it
 	forced   bool            // the present leader epoch was refused
 	offline  map[int32]int64 // brokers that cannot carry it, in that broker epoch
+	refused  refusedAttempt
+	retryAt  time.Duration // after a conflict that left the key as it was; 0: at once
+}
+
+// refusedAttempt is the newest proposal that was called ineligible. Its leader
+// has gone back to the old ISR, so no copy of it may be applied any more.
+type refusedAttempt struct {
+	leaderEpoch int32
+	attempt     uint64
 }
 
 type queuedProposal struct {
@@ -122,31 +133,22 @@ func (v partView) replaced(broker int32) bool {
 }
 
 // newMetadata begins a controller epoch from a complete view of the store (CE-7).
-func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) (*metadata, error) {
+// A key that cannot be read is left alone, and so is what it is about: one bad
+// partition never stops another (D7).
+func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) *metadata {
 	m := &metadata{
 		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true,
 		brokers: make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
 		parts: make(map[protocol.PartitionID]*partEntry), writes: make(map[uint64]*metaWrite),
 	}
-	for _, kv := range kvs {
-		if err := m.loadTopic(kv); err != nil {
-			return nil, err
-		}
-	}
-	for _, kv := range kvs {
-		if err := m.loadPartition(kv); err != nil {
-			return nil, err
-		}
-	}
-	for _, t := range m.topics {
-		for n, p := range t.parts {
-			if p == nil {
-				return nil, fmt.Errorf("tidemark: topic %s has no state for partition %d", t.topic.Name, n)
+	for _, load := range []func(coordination.KV) error{m.loadTopic, m.loadPartition} {
+		for _, kv := range kvs {
+			if err := load(kv); err != nil {
+				m.unreadable = append(m.unreadable, err)
 			}
-			m.markDirty(p)
 		}
 	}
-	return m, nil
+	return m
 }
 
 func (m *metadata) loadTopic(kv coordination.KV) error {
@@ -157,7 +159,10 @@ func (m *metadata) loadTopic(kv coordination.KV) error {
 	if err := json.Unmarshal(kv.Value, &rec); err != nil {
 		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
 	}
-	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, written: true, parts: make([]*partEntry, rec.Config.Partitions)}
+	if kv.Key != topicKey(rec.Name) || invalidTopic(&rec.Topic) != "" {
+		return fmt.Errorf("tidemark: key %s holds another or an invalid topic", kv.Key)
+	}
+	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, written: true}
 	return nil
 }
 
@@ -167,7 +172,7 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 		return nil
 	}
 	t := m.topics[name]
-	if t == nil || int(n) >= len(t.parts) {
+	if t == nil || n >= t.topic.Config.Partitions {
 		return fmt.Errorf("tidemark: key %s belongs to no topic", kv.Key)
 	}
 	p := &partEntry{
@@ -176,7 +181,9 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 	if err := json.Unmarshal(kv.Value, &p.state); err != nil {
 		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
 	}
-	t.parts[n], m.parts[p.id] = p, p
+	t.parts = append(t.parts, p)
+	m.parts[p.id] = p
+	m.markDirty(p)
 	return nil
 }
 
@@ -266,6 +273,9 @@ func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code pro
 	case prop.PartitionEpoch < s.PartitionEpoch:
 		return nil, protocol.InvalidVersion
 	}
+	if p.refused.leaderEpoch == prop.LeaderEpoch && prop.Attempt <= p.refused.attempt {
+		return nil, protocol.Ineligible
+	}
 	view := partView{m, p}
 	for _, member := range prop.ISR {
 		epoch := view.registered(member.ID)
@@ -283,7 +293,8 @@ func sameMembers(a, b []int32) bool {
 
 func (m *metadata) verdict(to int32, prop *protocol.Proposal, code protocol.Code, s *protocol.PartitionState) {
 	v := protocol.Verdict{
-		ID: prop.ID, ControllerEpoch: m.epoch, LeaderEpoch: prop.LeaderEpoch, PartitionEpoch: prop.PartitionEpoch, Code: code,
+		ID: prop.ID, ControllerEpoch: m.epoch, LeaderEpoch: prop.LeaderEpoch, PartitionEpoch: prop.PartitionEpoch,
+		Attempt: prop.Attempt, Code: code,
 	}
 	if s != nil {
 		state := s.Clone()
@@ -306,7 +317,7 @@ func (m *metadata) onReply(from int32, fromEpoch int64, r protocol.OrderReply) {
 			m.answerCreated(p.topic)
 		}
 		return
-	case r.Code == protocol.StorageFailed:
+	case r.Code == protocol.StorageFailed || r.Code == protocol.Unfit:
 		if p.offline == nil {
 			p.offline = make(map[int32]int64)
 		}
@@ -322,7 +333,7 @@ func (m *metadata) onReply(from int32, fromEpoch int64, r protocol.OrderReply) {
 func (m *metadata) finish(now time.Duration) metaEffects {
 	m.retryWrites(now)
 	if m.resigned == nil {
-		m.reconcile()
+		m.reconcile(now)
 		m.clearReplaced()
 		m.feedBrokers()
 	}
@@ -333,18 +344,18 @@ func (m *metadata) finish(now time.Duration) metaEffects {
 }
 
 // reconcile turns what should change into guarded writes, many partitions to one.
-func (m *metadata) reconcile() {
+func (m *metadata) reconcile(now time.Duration) {
 	slices.SortFunc(m.dirty, func(a, b *partEntry) int {
 		return cmp.Or(cmp.Compare(a.key, b.key))
 	})
 	var batch []partWrite
 	later := m.dirty[:0]
 	for _, p := range m.dirty {
-		if p.writing {
+		if p.writing || p.retryAt > now {
 			later = append(later, p)
 			continue
 		}
-		p.dirty = false
+		p.dirty, p.retryAt = false, 0
 		if w, ok := m.next(p); ok {
 			batch = append(batch, w)
 		}
@@ -373,6 +384,9 @@ func (m *metadata) next(p *partEntry) (partWrite, bool) {
 		return partWrite{}, false
 	}
 	isr, code := m.judge(p, q)
+	if code == protocol.Ineligible {
+		p.refused = refusedAttempt{q.proposal.LeaderEpoch, max(p.refused.attempt, q.proposal.Attempt)}
+	}
 	if code != protocol.OK || isr == nil {
 		m.verdict(q.from, &q.proposal, code, &p.state)
 		return partWrite{}, false

@@ -20,15 +20,17 @@ const (
 
 // metaWrite is a transaction that is not decided yet.
 type metaWrite struct {
-	token  uint64
-	txn    coordination.Txn
+	token uint64
+	txn   coordination.Txn
+	// The first guards of txn are those of its ops, one for one.
 	parts  []partWrite
 	topic  *topicEntry  // a creation
 	clear  *brokerEntry // a cleared `replaced`
 	again  time.Duration
 	reread bool // a re-read, not the transaction itself, is under way
 	// refused: the store said no. A guard that failed once fails for ever, since
-	// revisions only rise, so no earlier copy of the write can arrive any more.
+	// revisions only rise and a key that was there is not made absent by anybody but
+	// the Controller, so no earlier copy of the write can arrive any more.
 	refused bool
 }
 
@@ -48,18 +50,32 @@ func (m *metadata) writePartitions(batch []partWrite) {
 		pw.part.writing = true
 		w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: pw.part.key, Revision: pw.part.revision})
 		w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: pw.part.key, Value: marshal(pw.state)})
-		if pw.proposal == nil {
-			continue
-		}
-		// A member that joins must still be the same life of its broker (S-64).
-		for _, member := range pw.proposal.proposal.ISR {
-			g := coordination.Guard{Key: brokerIDKey(member.ID), Revision: member.Epoch}
-			if !pw.part.state.InISR(member.ID) && !slices.Contains(w.txn.Guards, g) {
+	}
+	for _, pw := range batch {
+		for _, g := range pw.lives() {
+			if !slices.Contains(w.txn.Guards, g) {
 				w.txn.Guards = append(w.txn.Guards, g)
 			}
 		}
 	}
 	m.begin(w)
+}
+
+// lives are guards on the registrations that a proposal's write rests on: the
+// leader that proposed it, and a member that joins, must still be in the same
+// life (S-64).
+func (pw *partWrite) lives() (guards []coordination.Guard) {
+	if pw.proposal == nil {
+		return nil
+	}
+	s := &pw.part.state
+	guards = append(guards, coordination.Guard{Key: brokerIDKey(s.Leader), Revision: s.LeaderBrokerEpoch})
+	for _, member := range pw.proposal.proposal.ISR {
+		if !s.InISR(member.ID) {
+			guards = append(guards, coordination.Guard{Key: brokerIDKey(member.ID), Revision: member.Epoch})
+		}
+	}
+	return guards
 }
 
 // begin starts a write. Each one asserts the controller epoch in the same
@@ -134,6 +150,11 @@ func (m *metadata) nextWake() time.Duration {
 			at = w.again
 		}
 	}
+	for _, p := range m.dirty {
+		if p.retryAt != 0 && (at == 0 || p.retryAt < at) {
+			at = p.retryAt
+		}
+	}
 	return at
 }
 
@@ -159,7 +180,7 @@ func (m *metadata) onReread(now time.Duration, token uint64, kvs map[string]coor
 		return
 	}
 	if w.refused || overtaken(w, kvs) {
-		m.conflicted(w, kvs)
+		m.conflicted(now, w, kvs)
 		return
 	}
 	// Absent, but it may still arrive: only the same write may be repeated.
@@ -177,16 +198,17 @@ func overtaken(w *metaWrite, kvs map[string]coordination.KV) bool {
 	return false
 }
 
-// writtenAs reports whether the keys hold exactly what the write put there.
+// writtenAs reports whether the write was applied. The keys are read one after
+// the other, so some may be from before it: one that holds exactly what it put
+// there, past its guard, proves the whole.
 func writtenAs(w *metaWrite, kvs map[string]coordination.KV) (revision int64, ok bool) {
-	for _, op := range w.txn.Ops {
+	for i, op := range w.txn.Ops {
 		kv, exists := kvs[op.Key]
-		if !exists || string(kv.Value) != string(op.Value) {
-			return 0, false
+		if exists && kv.Revision != w.txn.Guards[i].Revision && string(kv.Value) == string(op.Value) {
+			return kv.Revision, true
 		}
-		revision = kv.Revision
 	}
-	return revision, true
+	return 0, false
 }
 
 // applied installs what a write recorded; only now may anybody act on it.
@@ -221,6 +243,7 @@ func (m *metadata) install(p *partEntry, s protocol.PartitionState, revision int
 	p.state, p.revision, p.writing = s, revision, false
 	m.markChanged(p)
 	m.markDirty(p)
+	m.answerCreated(p.topic)
 }
 
 func (m *metadata) markChanged(p *partEntry) {
@@ -231,7 +254,7 @@ func (m *metadata) markChanged(p *partEntry) {
 }
 
 // conflicted takes what the store has instead, and has everything judged anew.
-func (m *metadata) conflicted(w *metaWrite, kvs map[string]coordination.KV) {
+func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]coordination.KV) {
 	delete(m.writes, w.token)
 	for i := range w.parts {
 		pw := &w.parts[i]
@@ -243,6 +266,10 @@ func (m *metadata) conflicted(w *metaWrite, kvs map[string]coordination.KV) {
 		var s protocol.PartitionState
 		if kv, ok := kvs[p.key]; ok && kv.Revision != p.revision && json.Unmarshal(kv.Value, &s) == nil {
 			m.install(p, s, kv.Revision)
+		} else if w.topic == nil {
+			// It is a registration that has changed, and it will show. Until then the same
+			// judgement would lead to the same write.
+			p.retryAt = now + rereadAfter
 		}
 		m.markDirty(p)
 	}

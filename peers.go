@@ -12,9 +12,6 @@ import (
 	"github.com/tidemark-log/tidemark/transport"
 )
 
-// linkWindow is how many bytes may be on their way to a broker unacknowledged.
-const linkWindow = 16 << 20
-
 // linkSet drives the links to all registered brokers: it gives them the clock,
 // puts what they send into the transport, and routes what they receive.
 type linkSet struct {
@@ -37,6 +34,7 @@ type peerLink struct {
 	mu   sync.Mutex
 	link *link
 	out  linkOut
+	gone bool // replaced: what it still does concerns nobody
 }
 
 func newLinkSet(b *Broker) *linkSet {
@@ -89,9 +87,12 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 	}
 	s.mu.Unlock()
 	for _, p := range ended {
-		if p.link.isUp() { // nobody steps it any more
+		p.mu.Lock()
+		p.gone = true
+		if p.link.isUp() {
 			s.b.linkChanged(p.peer.ID, p.link.cfg.peerEpoch, false)
 		}
+		p.mu.Unlock()
 	}
 	s.wake()
 }
@@ -140,6 +141,10 @@ func (s *linkSet) receive(m *protocol.Message) {
 func (s *linkSet) settle(l *peerLink) {
 	out := l.out
 	l.out = linkOut{}
+	if l.gone {
+		l.mu.Unlock()
+		return
+	}
 	epoch := l.link.cfg.peerEpoch
 	if out.down {
 		s.b.linkChanged(l.peer.ID, epoch, false)

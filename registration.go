@@ -225,7 +225,7 @@ func (r *registrar) renew(ctx context.Context, session coordination.Session) err
 			return coordination.ErrSessionExpired
 		case <-ticker.C:
 		}
-		if err := r.b.checkStore(); err != nil {
+		if err := firstError(r.b.unfitReason(), r.b.checkStore()); err != nil {
 			r.b.becomeUnfit(err)
 			return err
 		}

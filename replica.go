@@ -54,6 +54,7 @@ type replicaState struct {
 	ledStored        bool
 	remotes          []remote
 	isr              isrState
+	attempts         uint64 // proposals made
 	marks            appendMarks
 	onStored         []appendWaiter
 	onCommit         []appendWaiter
@@ -67,6 +68,7 @@ type replicaState struct {
 	toldHW   int64
 	reported int64 // stored end last told to the leader in this session; -1: none
 
+	lookupAt  time.Duration // when the state key was last asked for, and nothing newer came; 0: it is not
 	refetchAt time.Duration // when to ask again after an unusable answer; 0: never
 
 	streams refusedStreams
@@ -103,6 +105,8 @@ func newReplica(e *env, id protocol.PartitionID, s storage.State) *replicaState 
 		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1,
 	}
 	switch {
+	case s.Damaged != nil:
+		r.fail(s.Damaged)
 	case s.HW > s.End:
 		r.fail(errBehindHW)
 	case s.End > s.Start && len(s.Epochs) == 0:
@@ -151,25 +155,33 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 	newEpoch := !r.known || s.LeaderEpoch > r.state.LeaderEpoch
 	newer := !r.known || s.PartitionEpoch > r.state.PartitionEpoch
 	r.state, r.known = *s, true
-	leads := s.Leader == r.env.self && r.env.sameLife(s.LeaderBrokerEpoch) && !r.env.unfit
+	if newer {
+		r.lookupAt = 0
+	}
+	leads := s.Leader == r.env.self && r.env.sameLife(s.LeaderBrokerEpoch)
 	switch {
 	case r.role == roleFailed:
-		if leads && newEpoch {
+		if leads {
 			r.reply(false, 0, protocol.StorageFailed)
 		}
 		return
+	case r.env.unfit:
+		if s.Leader == r.env.self {
+			r.reply(false, 0, protocol.Unfit)
+		}
+		return
 	case leads && r.role == roleLeader && !newEpoch:
-		r.syncRemotes()
+		r.syncRemotes(now)
 		if newer {
 			r.commitISR(&r.state)
 		}
 		if r.ledStored {
 			r.reply(true, 0, protocol.OK) // the answer to this order may have been lost
 		}
-	case leads && newEpoch:
-		r.lead(now)
 	case leads:
-		// It resigned in this epoch, and an epoch is never led twice (D11).
+		// If it resigned in this epoch it refuses, for an epoch is never led twice (D11);
+		// it says so each time, for the answer may have been lost.
+		r.lead(now)
 	case newEpoch || r.role == roleLeader || r.role == roleNone:
 		r.follow()
 	}
@@ -217,7 +229,7 @@ func (r *replicaState) lead(now time.Duration) {
 	if !r.env.planted.believeReports {
 		r.remotes = nil
 	}
-	r.syncRemotes()
+	r.syncRemotes(now)
 	r.marks = appendMarks{}
 	r.uncommitted, r.uncommittedBytes = nil, 0
 	if r.end > r.hw {
@@ -228,12 +240,12 @@ func (r *replicaState) lead(now time.Duration) {
 
 // syncRemotes keeps one remote per other assigned replica; what is known of
 // those that stay is kept (ST-15).
-func (r *replicaState) syncRemotes() {
+func (r *replicaState) syncRemotes(now time.Duration) {
 	r.remotes = slices.DeleteFunc(r.remotes, func(m remote) bool { return !r.state.Assigned(m.id) })
 	for _, id := range r.state.Replicas {
 		if id != r.env.self && r.remote(id) == nil {
 			m := remote{id: id}
-			m.forget()
+			m.forget(now)
 			r.remotes = append(r.remotes, m)
 		}
 	}
@@ -243,7 +255,7 @@ func (r *replicaState) syncRemotes() {
 func (r *replicaState) follow() {
 	r.endRole(protocol.NotLeader)
 	switch {
-	case r.env.unfit || !r.state.Assigned(r.env.self) || r.state.Leader == protocol.NoLeader || r.state.Leader == r.env.self:
+	case !r.state.Assigned(r.env.self) || r.state.Leader == protocol.NoLeader || r.state.Leader == r.env.self:
 		return
 	case r.state.LeaderEpoch < r.epochs.last():
 		r.reply(false, r.epochs.last(), protocol.BehindLog)
@@ -286,12 +298,20 @@ func (r *replicaState) fail(err error) {
 	}
 	led := r.role == roleLeader
 	r.fresh = nil
+	r.env.shard.uncached(r.tail.truncate(0))
 	r.endRole(protocol.StorageFailed)
 	r.role, r.fault = roleFailed, fmt.Errorf("partition %s: %w", r.id, err)
 	r.note(note{kind: noteDamaged, epoch: r.state.LeaderEpoch, err: r.fault})
 	if led {
 		r.reply(false, 0, protocol.StorageFailed)
 	}
+}
+
+// lookUp has the partition's own state key read, again and again until newer
+// state has come, from there or from the Controller (D6).
+func (r *replicaState) lookUp(now time.Duration) {
+	r.lookupAt = now
+	r.env.eff.lookups = append(r.env.eff.lookups, r.id)
 }
 
 // reply answers the Controller's order to lead or follow.
@@ -301,11 +321,16 @@ func (r *replicaState) reply(accepted bool, above int32, code protocol.Code) {
 	})
 }
 
-// newBrokerEpoch ends every role held before a registration (D11).
-func (r *replicaState) newBrokerEpoch() {
+// newBrokerEpoch ends every role held before a registration (D11), and looks
+// anew at the state in force: it may have come before the registration did.
+func (r *replicaState) newBrokerEpoch(now time.Duration) {
 	r.endRole(protocol.NotLeader)
 	r.held = nil
 	r.touch()
+	if r.known {
+		s := r.state
+		r.setState(now, &s)
+	}
 }
 
 // emit adds an op for this log to the turn's group.
@@ -404,6 +429,9 @@ func (r *replicaState) deadline(now time.Duration) (at time.Duration, ok bool) {
 	if r.role == roleFollower && r.refetchAt != 0 {
 		sooner(r.refetchAt)
 	}
+	if r.lookupAt != 0 {
+		sooner(r.lookupAt + r.env.cfg.ProposalTimeout)
+	}
 	if r.role != roleLeader {
 		return at, ok
 	}
@@ -411,7 +439,9 @@ func (r *replicaState) deadline(now time.Duration) (at time.Duration, ok bool) {
 		sooner(p.sentAt + r.env.cfg.ProposalTimeout)
 	}
 	for i := range r.readers {
-		sooner(r.readers[i].deadline)
+		if !r.readers[i].reading {
+			sooner(r.readers[i].deadline)
+		}
 	}
 	for i := range r.remotes {
 		m := &r.remotes[i]
@@ -428,6 +458,9 @@ func (r *replicaState) deadline(now time.Duration) (at time.Duration, ok bool) {
 
 // onWake handles a wake-up that was asked for.
 func (r *replicaState) onWake(now time.Duration) {
+	if r.lookupAt != 0 && now >= r.lookupAt+r.env.cfg.ProposalTimeout {
+		r.lookUp(now)
+	}
 	switch r.role {
 	case roleLeader:
 		r.resend(now)

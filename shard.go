@@ -20,6 +20,8 @@ type shard struct {
 	starved  map[int32][]*replicaState // parked fetches that wait for link credit
 	cache    cacheQueue
 
+	strangers int // replicas that only messages have named so far
+
 	lagging   []*replicaState // led partitions with a member that misses something
 	lagPassAt time.Duration   // when the next look at them is due; 0: not needed
 	lagLate   bool            // the last pass was given up because this loop was late
@@ -43,31 +45,51 @@ func (s *shard) load(id protocol.PartitionID, state storage.State) {
 	s.replicas[id] = newReplica(&s.env, id, state)
 }
 
-// replica returns the replica, making an empty one when a state assigns this
-// broker to a partition that it never held.
-func (s *shard) replica(id protocol.PartitionID) *replicaState {
+// maxStrangers bounds the replicas that a shard makes for partitions which it
+// knows from messages only.
+const maxStrangers = 1 << 14
+
+// stranger returns the replica of a partition that a message names. A client or a
+// follower may have heard of it before this broker did: the empty replica made
+// for it refuses appends and holds fetches until the Controller tells. nil: there
+// are too many of those.
+func (s *shard) stranger(id protocol.PartitionID) *replicaState {
 	r := s.replicas[id]
-	if r == nil {
+	if r == nil && s.strangers < maxStrangers {
 		r = newReplica(&s.env, id, storage.State{Led: noEpoch})
 		s.replicas[id] = r
+		s.strangers++
 	}
 	return r
 }
 
 // onState takes up a partition state.
 func (s *shard) onState(now time.Duration, id protocol.PartitionID, state *protocol.PartitionState) {
-	if s.replicas[id] == nil && !state.Assigned(s.env.self) {
+	r := s.replicas[id]
+	switch {
+	case r == nil && !state.Assigned(s.env.self):
 		return
+	case r == nil:
+		r = newReplica(&s.env, id, storage.State{Led: noEpoch})
+		s.replicas[id] = r
+	case !r.known && r.end == 0 && r.led == noEpoch && s.strangers > 0:
+		s.strangers-- // it is one no longer
 	}
-	s.replica(id).setState(now, state)
+	r.setState(now, state)
 }
 
 // onPayload handles what another broker, or this one, sent.
 func (s *shard) onPayload(now time.Duration, from int32, fromEpoch int64, p *protocol.Payload) {
-	// A client or a follower may have heard of a partition before this broker did:
-	// the replica made for it refuses appends and holds fetches until it is told.
 	for i := range p.Appends {
-		s.replica(p.Appends[i].ID).onAppend(now, from, &p.Appends[i])
+		a := &p.Appends[i]
+		if r := s.stranger(a.ID); r != nil {
+			r.onAppend(now, from, a)
+			continue
+		}
+		out := s.env.eff.to(from)
+		out.AppendAnswers = append(out.AppendAnswers, protocol.AppendAnswer{
+			Request: a.Request, Code: protocol.UnknownPartition, Outcome: protocol.NotAppended, Base: -1, Last: -1,
+		})
 	}
 	for i := range p.Reads {
 		q := &p.Reads[i]
@@ -79,7 +101,9 @@ func (s *shard) onPayload(now time.Duration, from int32, fromEpoch int64, p *pro
 		}
 	}
 	for i := range p.Fetches {
-		s.replica(p.Fetches[i].ID).onFetch(now, from, fromEpoch, &p.Fetches[i])
+		if r := s.stranger(p.Fetches[i].ID); r != nil {
+			r.onFetch(now, from, fromEpoch, &p.Fetches[i])
+		}
 	}
 	for i := range p.FetchAnswers {
 		if r := s.replicas[p.FetchAnswers[i].ID]; r != nil {
@@ -133,7 +157,10 @@ func (s *shard) readDone(c coldRead, run []byte, err error) {
 
 // onLink handles the begin or end of a link's session.
 func (s *shard) onLink(peer int32, epoch int64, up bool) {
-	s.env.links[peer] = &linkView{up: up, epoch: epoch}
+	if l := s.env.links[peer]; l != nil && !up && l.epoch != epoch {
+		return // the end of an earlier life's link, told late
+	}
+	s.env.links[peer] = &linkView{up: up, epoch: epoch, credit: linkWindow}
 	if !up {
 		delete(s.starved, peer)
 	}
@@ -163,11 +190,11 @@ func (s *shard) onCredit(peer int32, credit int) {
 }
 
 // onBrokers installs the registrations in force: broker id to broker epoch.
-func (s *shard) onBrokers(brokers map[int32]int64) {
+func (s *shard) onBrokers(now time.Duration, brokers map[int32]int64) {
 	s.env.brokers = brokers
 	for _, r := range s.ordered() {
 		if r.role == roleLeader {
-			r.forgetEarlierLives()
+			r.forgetEarlierLives(now)
 			r.touch() // an eligible candidate may have appeared or gone
 		}
 	}
@@ -186,10 +213,10 @@ func (s *shard) onController(now time.Duration, c controllerView) {
 }
 
 // onBrokerEpoch begins another life of this broker under a new registration.
-func (s *shard) onBrokerEpoch(epoch int64) {
+func (s *shard) onBrokerEpoch(now time.Duration, epoch int64) {
 	s.env.brokerEpoch = epoch
 	for _, r := range s.ordered() {
-		r.newBrokerEpoch()
+		r.newBrokerEpoch(now)
 	}
 }
 

@@ -37,12 +37,13 @@ func (v *view) apply(m *member, u *protocol.Update, completed bool) {
 	defer v.mu.Unlock()
 	switch {
 	case completed:
+		learnt := v.states
 		v.clear()
 		for _, t := range m.topics {
 			v.topics[t.Name], v.names[t.ID] = t, t.Name
 		}
 		for id, s := range m.states {
-			v.states[id] = *s
+			v.states[id] = newerState(learnt, id, *s)
 		}
 		v.whole = true
 	case !m.whole:
@@ -52,11 +53,19 @@ func (v *view) apply(m *member, u *protocol.Update, completed bool) {
 			v.topics[t.Name], v.names[t.ID] = t, t.Name
 		}
 		for _, s := range u.States {
-			v.states[s.ID] = s.State
+			v.states[s.ID] = newerState(v.states, s.ID, s.State)
 		}
 	}
 	close(v.changed)
 	v.changed = make(chan struct{})
+}
+
+// newerState keeps a state that came with an answer and is ahead of the image.
+func newerState(known map[protocol.PartitionID]protocol.PartitionState, id protocol.PartitionID, s protocol.PartitionState) protocol.PartitionState {
+	if k, ok := known[id]; ok && k.PartitionEpoch > s.PartitionEpoch {
+		return k
+	}
+	return s
 }
 
 // learn takes a state that came with an answer, if it is newer.

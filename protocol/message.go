@@ -180,6 +180,7 @@ type Proposal struct {
 	ID             PartitionID
 	LeaderEpoch    int32
 	PartitionEpoch int32
+	Attempt        uint64 // rises with every proposal of this leader; a copy has the same
 	ISR            []Member
 }
 
@@ -189,6 +190,7 @@ type Verdict struct {
 	ControllerEpoch int32
 	LeaderEpoch     int32 // of the proposal
 	PartitionEpoch  int32 // of the proposal
+	Attempt         uint64
 	Code            Code
 	State           *PartitionState // the state in force, when the Controller knows one
 }

@@ -43,6 +43,9 @@ type State struct {
 	Epochs []EpochEntry // leader-epoch history, both columns strictly rising
 	Led    int32        // highest epoch that this replica led; -1: none. Survives Truncate and Reset
 	Bytes  int64        // approximate size of the batches held
+	// Damaged says why the log cannot be trusted, if an open found that: what the
+	// other fields say may not be there. Ops and reads of such a log are refused.
+	Damaged error
 }
 
 // Kind says what an Op does.

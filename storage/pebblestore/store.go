@@ -199,7 +199,9 @@ func (s *Store) Logs() (map[storage.LogID]storage.State, error) {
 	}
 	out := make(map[storage.LogID]storage.State, len(s.logs))
 	for id, l := range s.logs {
-		out[id] = l.state.Clone()
+		state := l.state.Clone()
+		state.Damaged = s.damaged[id]
+		out[id] = state
 	}
 	return out, nil
 }
