@@ -107,11 +107,13 @@ func newBroker(cfg Config) *Broker {
 	began := time.Now()
 	b := &Broker{
 		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), view: newView(),
-		clock:    func() time.Duration { return time.Since(began) },
-		random:   func(p []byte) { _, _ = rand.Read(p) }, // never fails
-		appends:  newRequests(protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1}),
-		reads:    newRequests(protocol.ReadAnswer{Code: protocol.NotLeader}),
-		commands: newRequests(protocol.CommandAnswer{Code: protocol.NotController}),
+		clock:  func() time.Duration { return time.Since(began) },
+		random: func(p []byte) { _, _ = rand.Read(p) }, // never fails
+		appends: newRequests(
+			protocol.AppendAnswer{Code: protocol.Disconnected, Outcome: protocol.Unknown, Base: -1, Last: -1},
+			protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1}),
+		reads:    newRequests(protocol.ReadAnswer{Code: protocol.Disconnected}, protocol.ReadAnswer{Code: protocol.Canceled}),
+		commands: newRequests(protocol.CommandAnswer{Code: protocol.Disconnected}, protocol.CommandAnswer{Code: protocol.Canceled}),
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.stopping = b.ctx.Done()
@@ -207,12 +209,15 @@ func (b *Broker) groupStored(group storedGroup) {
 }
 
 // send gives a payload to another broker, or to this one. false: it was not taken.
-func (b *Broker) send(peer int32, p *protocol.Payload) bool {
+func (b *Broker) send(peer int32, p *protocol.Payload) bool { return b.sendIn(peer, p, nil) }
+
+// sendIn is send in a given session of the link; see route.append.
+func (b *Broker) sendIn(peer int32, p *protocol.Payload, session *uint64) bool {
 	if peer == b.cfg.ID {
 		b.deliver(peer, b.epoch.Load(), p)
 		return true
 	}
-	return b.links.send(peer, p)
+	return b.links.send(peer, p, session)
 }
 
 // deliver routes what a broker sent: answers to whoever asked, the data path to

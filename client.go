@@ -151,15 +151,17 @@ func (c *Client) locate(ctx context.Context, topic string, n int32, bound protoc
 }
 
 // append sends an append along the route. done is called once, from any
-// goroutine, and does not block; false means that it was not sent and never will be.
-func (r *route) append(a protocol.Append, done func(protocol.AppendAnswer)) bool {
+// goroutine, and does not block; false means that it was not sent and never will
+// be. session, when not nil, is the link session that it must go in; zero is
+// filled in with the one it went in, and stays zero within this process.
+func (r *route) append(a protocol.Append, session *uint64, done func(protocol.AppendAnswer)) bool {
 	b := r.via
 	a.ID = r.id
 	a.Request = b.appends.add(r.leader, done)
 	if a.Request == 0 {
 		return false
 	}
-	if b.send(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}) {
+	if b.sendIn(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, session) {
 		return true
 	}
 	return !b.appends.drop(a.Request)
@@ -195,7 +197,7 @@ func (r *route) again(ctx context.Context, hint *protocol.PartitionState) error 
 func elsewhere(c protocol.Code) bool {
 	switch c {
 	case protocol.NotLeader, protocol.FencedEpoch, protocol.UnknownPartition, protocol.StreamRefused, protocol.Canceled,
-		protocol.Unfit, protocol.StorageFailed:
+		protocol.Disconnected, protocol.Unfit, protocol.StorageFailed:
 		return true
 	}
 	return false

@@ -102,7 +102,9 @@ func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protoco
 				case <-ctx.Done():
 					return protocol.CommandAnswer{}, ctxError(ctx, nil)
 				case a := <-answered:
-					if a.Code != protocol.NotController {
+					switch a.Code {
+					case protocol.NotController, protocol.Disconnected, protocol.Canceled:
+					default:
 						return a, nil
 					}
 				}

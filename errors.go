@@ -26,6 +26,8 @@ var (
 	ErrClosed = errors.New("tidemark: closed")
 	// ErrNotLeader: the partition has no leader at present, or it changed.
 	ErrNotLeader = errors.New("tidemark: no leader for the partition")
+	// ErrDisconnected: the leader's broker, or the link to it, was lost before it answered.
+	ErrDisconnected = errors.New("tidemark: lost the leader before it answered")
 	// ErrNotEnoughReplicas: the ISR is smaller than MinISR; nothing was stored.
 	ErrNotEnoughReplicas = errors.New("tidemark: fewer in-sync replicas than MinISR")
 	// ErrNotEnoughReplicasAfterAppend: the records are in the log and committed, but the ISR shrank below MinISR meanwhile.
@@ -152,6 +154,8 @@ func codeError(c protocol.Code) error {
 		return ErrUnknownPartition
 	case protocol.Canceled:
 		return ErrClosed
+	case protocol.Disconnected:
+		return ErrDisconnected
 	case protocol.NotController, protocol.StaleController:
 		return ErrNoController
 	case protocol.TopicExists:

@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/record"
+	"github.com/tidemark-log/tidemark/storage"
 )
 
 // Replica is a snapshot of one copy of one partition on this broker. All fields
@@ -104,6 +106,9 @@ func (r *Replica) Batches(ctx context.Context, from int64) iter.Seq2[[]byte, err
 				return
 			}
 			res, err := r.b.cfg.Store.Read(r.id, next, 1<<20)
+			if errors.Is(err, storage.ErrUnknownLog) {
+				return // nothing was ever stored
+			}
 			if err != nil {
 				yield(nil, err)
 				return

@@ -50,8 +50,8 @@ func (b *metaBench) load(epoch int32) {
 	require.NoError(b.t, err)
 	kvs, _, err := b.store.List(b.t.Context(), topicsPrefix)
 	require.NoError(b.t, err)
-	b.m, err = newMetadata(1, epoch, kv.Revision, kvs)
-	require.NoError(b.t, err)
+	b.m = newMetadata(1, epoch, kv.Revision, kvs)
+	require.Empty(b.t, b.m.unreadable)
 	b.writes, b.rereads, b.resign = nil, nil, nil
 	b.observe()
 	for id := range b.epochs {
@@ -1092,8 +1092,7 @@ func TestUnreadableStore(t *testing.T) {
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			kvs = append(kvs, coordination.KV{Key: key, Value: []byte(keys[key]), Revision: 1})
 		}
-		_, err := newMetadata(1, 1, 1, kvs)
-		return err
+		return errors.Join(newMetadata(1, 1, 1, kvs).unreadable...)
 	}
 	require.NoError(t, load(func(map[string]string) {}))
 	for name, spoil := range map[string]func(map[string]string){

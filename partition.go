@@ -87,7 +87,7 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 		}
 		answered := make(chan protocol.AppendAnswer, 1)
 		var hint *protocol.PartitionState
-		if r.append(protocol.Append{LeaderEpoch: -1, Acks: o.Acks, Batch: batch}, func(a protocol.AppendAnswer) { answered <- a }) {
+		if r.append(protocol.Append{LeaderEpoch: -1, Acks: o.Acks, Batch: batch}, nil, func(a protocol.AppendAnswer) { answered <- a }) {
 			select {
 			case <-ctx.Done():
 				return Result{}, p.appendError(Unknown, ctxError(ctx, why))

@@ -104,14 +104,19 @@ func (s *linkSet) wake() {
 	}
 }
 
-// send gives a payload to the link of a broker; false when there is no session.
-func (s *linkSet) send(peer int32, p *protocol.Payload) bool {
+// send gives a payload to the link of a broker; false when there is no session,
+// or another one than session names.
+func (s *linkSet) send(peer int32, p *protocol.Payload, session *uint64) bool {
 	l := s.get(peer)
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
-	ok := l.link.send(s.b.now(), *p, &l.out)
+	ok := session == nil || *session == 0 || *session == l.link.session
+	ok = ok && l.link.send(s.b.now(), *p, &l.out)
+	if ok && session != nil {
+		*session = l.link.session
+	}
 	s.settle(l)
 	return ok
 }

@@ -20,6 +20,10 @@ type ProducerOptions struct {
 	// MaxBufferedBytes bounds what was appended and is not decided yet; AppendAsync
 	// blocks beyond it. Default 32 MiB; one record always fits.
 	MaxBufferedBytes int64
+	// RetryFor is how long an append that is refused, for want of a leader or of
+	// in-sync replicas, is sent again in its place. After that it ends as NotAppended,
+	// and so does everything behind it. Default 1 min.
+	RetryFor time.Duration
 	// Partitioner chooses the partition of a record, from 0 to partitions-1. Default:
 	// PartitionFor the key, or one after the other for records without a key. It is
 	// called from the goroutines that append.
@@ -31,10 +35,11 @@ type ProducerOptions struct {
 // them under way at a time.
 //
 // It never stores a record twice and never lets one overtake another: an append
-// that was refused is sent again in its place, and one whose outcome is unknown
-// stops its partition. Then everything behind it ends, in order, and new appends
-// to that partition are refused with ErrResume until Resume is called; what to do
-// about the unknown ones is the application's decision.
+// that was refused is sent again in its place, and one whose outcome is unknown,
+// or that was refused for longer than RetryFor, stops its partition. Then
+// everything behind it ends, in order, and new appends to that partition are
+// refused with ErrResume until Resume is called; what to do about the unknown ones
+// is the application's decision.
 //
 // All methods may be called from any goroutine; the order of concurrent calls is
 // the order in which they get to it.
@@ -67,6 +72,9 @@ type queuedRecord struct {
 func newProducer(t *Topic, o ProducerOptions) *Producer {
 	if o.MaxBufferedBytes <= 0 {
 		o.MaxBufferedBytes = 32 << 20
+	}
+	if o.RetryFor <= 0 {
+		o.RetryFor = time.Minute
 	}
 	if o.Partitioner == nil {
 		o.Partitioner = func(Record, int) int { return -1 }

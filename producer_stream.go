@@ -19,9 +19,9 @@ const (
 )
 
 // stream is one producer's way into one partition (D22). Its batches are sent,
-// answered and ended in order. A batch of another generation, or for another
-// leader epoch, is sent only when nothing of the last one is under way, so that
-// nothing can overtake.
+// answered and ended in order. A batch of another generation, for another leader
+// epoch, or on another way there is sent only when nothing of the last one is
+// under way, so that nothing can overtake.
 type stream struct {
 	p  *Producer
 	n  int32
@@ -38,8 +38,10 @@ type stream struct {
 	sent       []*sentBatch    // in order
 	generation uint32
 	sentGen    uint32    // of the batches under way
-	sentEpoch  int32     // the leader epoch that they are meant for
+	sentRoute  route     // the way that they went
+	session    uint64    // and the link session that they went in
 	notBefore  time.Time // after a refusal, when to try again
+	refusing   time.Time // since when nothing was taken; zero: it is taken
 }
 
 // sentBatch is a batch under way, or answered and waiting for those before it.
@@ -90,25 +92,46 @@ func (s *stream) send() (done []ended, blocked bool) {
 		case err != nil:
 			return s.refuseQueue(err), false
 		case !ok:
-			return nil, true
-		case len(s.sent) > 0 && r.epoch != s.sentEpoch:
+			return s.giveUp(ErrNotLeader), true
+		case len(s.sent) == 0:
+			s.session = 0
+		case r.epoch != s.sentRoute.epoch || r.via != s.sentRoute.via:
 			return nil, false
 		}
 		b := s.next(&r.via.cfg)
 		b.route = r
-		s.sentEpoch, s.sentGen = r.epoch, s.generation
+		s.sentRoute, s.sentGen = r, s.generation
 		s.sent = append(s.sent, b)
 		a := protocol.Append{
 			LeaderEpoch: r.epoch, Acks: s.p.opts.Acks, Stream: protocol.Stream{ID: s.id, Generation: s.generation},
 			Batch: b.encode(),
 		}
-		if !r.append(a, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
+		if !r.append(a, &s.session, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
 			s.sent = s.sent[:len(s.sent)-1]
 			s.requeue([]*sentBatch{b})
-			return nil, true
+			return s.giveUp(ErrNotLeader), true
 		}
 	}
 	return nil, false
+}
+
+// giveUp ends everything, in order, once nothing has been taken for longer than
+// the Producer is told to try: as after an unknown outcome, the application
+// decides what to do before anything else is taken.
+func (s *stream) giveUp(why error) []ended {
+	now := time.Now()
+	if s.refusing.IsZero() {
+		s.refusing = now
+	}
+	if len(s.sent) > 0 || now.Sub(s.refusing) < s.p.opts.RetryFor {
+		return nil
+	}
+	s.halt()
+	done := s.refuseQueue(why)
+	s.p.mu.Lock()
+	s.drained = true
+	s.p.mu.Unlock()
+	return done
 }
 
 // route finds the leader without waiting; ok is false when there is none now.
@@ -155,7 +178,7 @@ func (b *sentBatch) encode() []byte {
 func (s *stream) settle() (done []ended) {
 	for len(s.sent) > 0 && s.sent[0].answered {
 		b := s.sent[0]
-		if b.refused() && !s.stopped() && elsewhere(b.answer.Code) {
+		if b.refused() && !s.stopped() && passing(b.answer.Code) {
 			// It is sent again, and everything behind it that was refused for its sake,
 			// once all of that is decided.
 			if slices.ContainsFunc(s.sent, func(b *sentBatch) bool { return !b.answered }) {
@@ -178,6 +201,11 @@ func (s *stream) settle() (done []ended) {
 	return done
 }
 
+// passing reports whether a refusal may be over by the time of another attempt.
+func passing(c protocol.Code) bool {
+	return elsewhere(c) || c == protocol.NotEnoughReplicas || c == protocol.Overloaded
+}
+
 func (s *stream) endBatch(b *sentBatch) []ended {
 	a := &b.answer
 	switch {
@@ -197,6 +225,7 @@ func (s *stream) endBatch(b *sentBatch) []ended {
 func (s *stream) halt() {
 	s.p.mu.Lock()
 	s.halted, s.drained = true, false
+	s.refusing = time.Time{}
 	s.collect()
 	s.p.mu.Unlock()
 }
@@ -221,8 +250,9 @@ func (s *stream) sendAgain() (done []ended) {
 	s.sent = nil
 	s.generation++
 	s.notBefore = time.Now().Add(retryPause / 4)
+	why := codeError(again[0].answer.Code)
 	s.requeue(again)
-	return done
+	return append(done, s.giveUp(why)...)
 }
 
 func (s *stream) requeue(batches []*sentBatch) {
@@ -237,6 +267,7 @@ func (s *stream) requeue(batches []*sentBatch) {
 }
 
 func (s *stream) acked(b *sentBatch) []ended {
+	s.refusing = time.Time{}
 	done := make([]ended, len(b.records))
 	for i, q := range b.records {
 		res := Result{Base: -1, Last: -1, LeaderEpoch: b.answer.LeaderEpoch}

@@ -9,7 +9,8 @@ type requests[A any] struct {
 	last    uint64
 	waiting map[uint64]request[A]
 	closed  bool
-	lost    A // the answer when the asked broker, or its session, is gone
+	lost    A // the answer when the session with the asked broker is gone
+	over    A // the answer when this broker closes
 }
 
 type request[A any] struct {
@@ -17,8 +18,8 @@ type request[A any] struct {
 	done func(A)
 }
 
-func newRequests[A any](lost A) *requests[A] {
-	return &requests[A]{waiting: make(map[uint64]request[A]), lost: lost}
+func newRequests[A any](lost, over A) *requests[A] {
+	return &requests[A]{waiting: make(map[uint64]request[A]), lost: lost, over: over}
 }
 
 // add registers a request to a broker. done is called once, from any goroutine;
@@ -58,7 +59,7 @@ func (q *requests[A]) finish(peer int32, id uint64, a A) {
 
 // lose ends what was asked of a broker whose session ended.
 func (q *requests[A]) lose(peer int32) {
-	q.end(func(r request[A]) bool { return r.peer == peer })
+	q.end(q.lost, func(r request[A]) bool { return r.peer == peer })
 }
 
 // close ends everything and takes no more.
@@ -66,10 +67,10 @@ func (q *requests[A]) close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
-	q.end(func(request[A]) bool { return true })
+	q.end(q.over, func(request[A]) bool { return true })
 }
 
-func (q *requests[A]) end(which func(request[A]) bool) {
+func (q *requests[A]) end(answer A, which func(request[A]) bool) {
 	q.mu.Lock()
 	var ended []uint64
 	for id, r := range q.waiting {
@@ -85,7 +86,7 @@ func (q *requests[A]) end(which func(request[A]) bool) {
 		delete(q.waiting, id)
 		q.mu.Unlock()
 		if ok {
-			r.done(q.lost)
+			r.done(answer)
 		}
 	}
 }

@@ -86,6 +86,7 @@ func TestS051IdleFollowerStays(t *testing.T) {
 	g := newRig(t, 0, 0, 0, 0)
 	g.lead(1, 1, 2)
 	g.fetch(2, 2)
+	g.tick(g.s.env.cfg.MaxLag)
 	require.Zero(t, g.s.next(), "nothing to watch: no timer either")
 	require.Empty(t, proposed(g.tick(time.Hour)))
 
@@ -132,6 +133,7 @@ func TestS053ShrinkCountsOnceRecorded(t *testing.T) {
 		require.EqualValues(t, 0, g.r.hw)
 		require.True(t, g.r.isr.maximal(3))
 		require.Equal(t, []int32{1, 2, 3}, g.r.isr.committed)
+		g.fetch(2, 10)
 		eff = g.tick(g.s.env.cfg.ProposalTimeout)
 		require.Equal(t, [][]int32{{1, 2}}, proposed(eff), "no answer: sent again")
 	}
@@ -152,12 +154,11 @@ func TestRuleProposalGoesToNewController(t *testing.T) {
 	eff = g.turn(func() { g.s.onController(g.now, view) })
 	require.Empty(t, eff.proposals, "it was sent to that one")
 
-	g.s.env.controller.epoch = 1 // the answer of the old one comes late
 	p := g.r.isr.pending.proposal
-	g.s.env.controller.epoch = 2
-	g.from(1, &protocol.Payload{Verdicts: []protocol.Verdict{{
-		ID: g.id, ControllerEpoch: 1, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch, Code: protocol.Ineligible,
-	}}})
+	late := protocol.Verdict{
+		ID: g.id, ControllerEpoch: 1, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch, Attempt: p.Attempt, Code: protocol.Ineligible,
+	}
+	g.from(1, &protocol.Payload{Verdicts: []protocol.Verdict{late}})
 	require.NotNil(t, g.r.isr.pending, "an old Controller decides nothing")
 }
 
@@ -227,7 +228,7 @@ func TestS056RefusedCandidate(t *testing.T) {
 	})
 	t.Run("is proposed again in another life", func(t *testing.T) {
 		g := refused(t)
-		g.turn(func() { g.s.onBrokers(map[int32]int64{1: life(1), 2: life(2) + 10, 3: life(3)}) })
+		g.turn(func() { g.s.onBrokers(g.now, map[int32]int64{1: life(1), 2: life(2) + 10, 3: life(3)}) })
 		g.turn(func() { g.s.onLink(2, life(2)+10, true) })
 		require.Len(t, g.fetch(2, 4).proposals, 1)
 	})
@@ -269,7 +270,7 @@ func TestS063EarlierLife(t *testing.T) {
 			g.s.onPayload(g.now, 3, life(3), &protocol.Payload{Fetches: []protocol.Fetch{{ID: g.id, LeaderEpoch: 1, Offset: 2, Stored: 2}}})
 		})
 		require.Empty(t, eff.proposals, "not as long as another life is registered")
-		eff = g.turn(func() { g.s.onBrokers(map[int32]int64{1: life(1), 2: life(2), 3: life(3)}) })
+		eff = g.turn(func() { g.s.onBrokers(g.now, map[int32]int64{1: life(1), 2: life(2), 3: life(3)}) })
 		require.Len(t, eff.proposals, 1)
 		require.Equal(t, []protocol.Member{{ID: 1, Epoch: life(1)}, {ID: 2, Epoch: -1}, {ID: 3, Epoch: life(3)}}, eff.proposals[0].ISR,
 			"each with the life of its reports")
@@ -281,7 +282,7 @@ func TestS063EarlierLife(t *testing.T) {
 		g.stored()
 		g.fetch(2, 0)
 		next := life(2) + 10
-		g.turn(func() { g.s.onBrokers(map[int32]int64{1: life(1), 2: next, 3: life(3)}) })
+		g.turn(func() { g.s.onBrokers(g.now, map[int32]int64{1: life(1), 2: next, 3: life(3)}) })
 		require.EqualValues(t, -1, g.r.remote(2).stored)
 		g.turn(func() {
 			g.s.onPayload(g.now, 2, life(2), &protocol.Payload{Reports: []protocol.Report{{ID: g.id, LeaderEpoch: 1, Stored: 1, StoredEpoch: 1}}})
@@ -352,7 +353,7 @@ func TestRuleWatermarkWaitsForCandidates(t *testing.T) {
 	})
 	t.Run("not once its broker is gone", func(t *testing.T) {
 		g := join(t)
-		g.turn(func() { g.s.onBrokers(map[int32]int64{1: life(1), 2: life(2)}) })
+		g.turn(func() { g.s.onBrokers(g.now, map[int32]int64{1: life(1), 2: life(2)}) })
 		require.EqualValues(t, 5, g.r.hw)
 	})
 	t.Run("not when it never reported in this epoch", func(t *testing.T) {
@@ -370,7 +371,7 @@ func TestRuleAdmissionNeedsToKeepUp(t *testing.T) {
 	g.lead(1, 1, 2) // broker 2 is silent, so nothing is committed
 	g.append(AcksLeader, 1)
 	g.stored()
-	g.now += g.s.env.cfg.MaxLag/2 + time.Millisecond
+	g.tick(g.s.env.cfg.MaxLag/2 + time.Millisecond)
 	require.Empty(t, g.fetch(3, 0).proposals, "it has all that is committed, and lacks a record of long ago")
 	require.Len(t, g.fetch(3, 1).proposals, 1)
 }
@@ -406,21 +407,11 @@ func TestRuleLateLeaderBlamesNobody(t *testing.T) {
 	})
 	t.Run("never twice running", func(t *testing.T) {
 		g := lagging(t)
-		g.s.storeAge = time.Hour
-		passes, skipped := 0, 0
-		for range 40 {
-			before := g.s.lagPassAt
-			g.now = before
-			eff := g.turn(func() {})
-			passes++
-			if g.s.lagLate {
-				skipped++
-			}
-			if len(eff.proposals) > 0 {
-				break
-			}
+		for pass := range 40 {
+			g.now = g.s.lagPassAt
+			g.s.storeAge += g.s.env.cfg.MaxLag / 4
+			g.turn(func() {})
+			require.Equal(t, pass%2 == 1, g.s.lagLate, "pass %d", pass)
 		}
-		require.Equal(t, [][]int32{{1}}, proposed(&g.eff), "a store that is late for ever does not keep the ISR for ever")
-		require.LessOrEqual(t, skipped, (passes+1)/2)
 	})
 }

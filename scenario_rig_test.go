@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type rig struct {
 	eff   effects // of the last turn
 	cold  []coldRead
 	asked uint64
+	fails error // what becomes of this log's writes; nil: they are done
 }
 
 const rigSelf int32 = 1
@@ -67,7 +69,7 @@ func newRigOf(t testing.TB, self int32, cfg coreConfig, start, hw int64, epochs 
 	for id, state := range logs {
 		g.s.load(id, state)
 	}
-	g.r = g.s.replica(g.id)
+	g.r = g.s.stranger(g.id)
 	for _, b := range []int32{1, 2, 3} {
 		g.s.env.brokers[b] = life(b)
 		if b != self {
@@ -122,6 +124,7 @@ func batchOf(t testing.TB, records int, value string) []byte {
 func (g *rig) turn(f func()) *effects {
 	f()
 	g.eff = g.s.finish(g.now)
+	maps.DeleteFunc(g.eff.out, func(_ int32, p *protocol.Payload) bool { return p.Empty() }) // as the loop does
 	if len(g.eff.ops) > 0 {
 		byLog := make(map[protocol.PartitionID]int)
 		for _, op := range g.eff.ops {
@@ -129,7 +132,7 @@ func (g *rig) turn(f func()) *effects {
 		}
 		g.store.Write(g.eff.ops, true, func(res storage.Result) {
 			for id, n := range byLog {
-				g.s.onStored(id, n, firstError(res.Err, res.Refused[id]))
+				g.s.onStored(id, n, firstError(res.Err, res.Refused[id], g.fails))
 			}
 		})
 	}
@@ -152,7 +155,8 @@ func (g *rig) read() *effects {
 	})
 }
 
-// tick lets time go on and gives the shard the turns that it asked for.
+// tick lets time go on and gives the shard the turns that it asked for. It stops
+// early at the first one that wants something proposed or sent.
 func (g *rig) tick(d time.Duration) *effects {
 	for end := g.now + d; ; {
 		at := g.s.next()
@@ -161,8 +165,8 @@ func (g *rig) tick(d time.Duration) *effects {
 			return g.turn(func() {})
 		}
 		g.now = max(at, g.now)
-		if eff := g.turn(func() {}); len(eff.proposals) > 0 {
-			return eff // so that no proposal goes by unnoticed
+		if eff := g.turn(func() {}); len(eff.proposals)+len(eff.out) > 0 {
+			return eff
 		}
 	}
 }
@@ -237,7 +241,7 @@ func (g *rig) verdict(code protocol.Code, state *protocol.PartitionState) *effec
 	require.NotNil(g.t, p, "nothing is pending")
 	return g.from(g.s.env.self, &protocol.Payload{Verdicts: []protocol.Verdict{{
 		ID: g.id, ControllerEpoch: g.s.env.controller.epoch, LeaderEpoch: p.proposal.LeaderEpoch,
-		PartitionEpoch: p.proposal.PartitionEpoch, Code: code, State: state,
+		PartitionEpoch: p.proposal.PartitionEpoch, Attempt: p.proposal.Attempt, Code: code, State: state,
 	}}})
 }
 

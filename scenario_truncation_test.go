@@ -317,23 +317,50 @@ func TestS019StaleFetches(t *testing.T) {
 // S-70: the same leader in a newer epoch is another leadership: what was agreed
 // and asked before is void, and the logs are compared anew.
 func TestS070MissedLeaderUpdate(t *testing.T) {
-	g := newRig(t, 0, 1, 0, 0)
+	g := newRig(t, 0, 1, 0, 0, 0)
 	g.leader(2, 1)
 	g.answer(protocol.FetchAnswer{HW: 2})
 	require.True(t, g.r.agreed)
 	require.EqualValues(t, 2, g.r.hw)
-	before := g.state.LeaderEpoch
 
 	eff := g.leader(2, 3)
 	require.False(t, g.r.agreed, "in epoch 3 nothing is agreed yet")
 	f := sentFetch(t, eff, 2)
 	require.NotNil(t, f, "asked at once")
-	require.Equal(t, protocol.Fetch{ID: g.id, LeaderEpoch: 3, Offset: 2, Stored: 2, MaxBytes: 1 << 20}, *f)
+	require.Equal(t, protocol.Fetch{ID: g.id, LeaderEpoch: 3, Offset: 3, Stored: 3, MaxBytes: 1 << 20}, *f)
 
-	late := protocol.FetchAnswer{ID: g.id, LeaderEpoch: before, Offset: 2, HW: 3, Batches: [][]byte{stamped(t, 2, 1, 1)}}
+	late := protocol.FetchAnswer{ID: g.id, LeaderEpoch: 1, Offset: 3, HW: 4, Batches: [][]byte{stamped(t, 3, 1, 1)}}
 	g.from(2, &protocol.Payload{FetchAnswers: []protocol.FetchAnswer{late}})
-	require.EqualValues(t, 2, g.r.end, "an answer of the earlier epoch is not taken")
-	g.answer(protocol.FetchAnswer{Code: protocol.Diverging, Agreed: protocol.EpochEnd{Epoch: 0, End: 1}})
-	require.EqualValues(t, 1, g.r.end, "it may cut again, in the new epoch")
+	require.EqualValues(t, 3, g.r.end, "an answer of the earlier epoch is not taken")
+	g.answer(protocol.FetchAnswer{Code: protocol.Diverging, Agreed: protocol.EpochEnd{Epoch: 0, End: 2}})
+	require.EqualValues(t, 2, g.r.end, "it may cut again, in the new epoch")
 	require.NotEqual(t, roleFailed, g.r.role)
+}
+
+// D9: within an epoch a follower that agreed once never cuts, and below what it
+// knows to be committed it never does.
+func TestRuleFollowerCutsOnceAndAboveWatermark(t *testing.T) {
+	diverging := func(end int64) protocol.FetchAnswer {
+		return protocol.FetchAnswer{Code: protocol.Diverging, Agreed: protocol.EpochEnd{Epoch: 0, End: end}}
+	}
+	g := newRig(t, 0, 1, 0, 0, 0)
+	g.leader(2, 1)
+	g.answer(protocol.FetchAnswer{HW: 1})
+	g.answer(diverging(2))
+	require.Equal(t, roleFailed, g.r.role, "agreed, then not")
+	require.EqualValues(t, 3, g.r.end)
+
+	g = newRig(t, 0, 2, 0, 0, 0)
+	g.leader(2, 1)
+	g.answer(diverging(1))
+	require.Equal(t, roleFailed, g.r.role, "below its high watermark")
+	require.EqualValues(t, 3, g.r.end)
+
+	g = newRig(t, 0, 2, 0, 0, 0)
+	g.leader(2, 1)
+	g.answer(diverging(2))
+	require.Equal(t, roleFollower, g.r.role)
+	require.EqualValues(t, []int64{2, 2}, []int64{g.r.end, g.r.hw})
+	g.stored()
+	require.Equal(t, []int64{0, 2}, []int64{g.r.start, g.r.stored})
 }

@@ -74,7 +74,7 @@ func (s *script) append(a scriptArgs) {
 		if err != nil {
 			a.d.Fatalf(a.t, "%v", err)
 		}
-		sent := r.append(protocol.Append{LeaderEpoch: -1, Acks: acks, Batch: batch}, func(ans protocol.AppendAnswer) {
+		sent := r.append(protocol.Append{LeaderEpoch: -1, Acks: acks, Batch: batch}, nil, func(ans protocol.AppendAnswer) {
 			s.w.check.answered(id, value, acks, ans)
 			s.appended(value, ans)
 		})

@@ -43,7 +43,9 @@ func newScript(t *testing.T) *script {
 	}
 }
 
-func (s *script) printf(format string, args ...any) { s.out = append(s.out, fmt.Sprintf(format, args...)) }
+func (s *script) printf(format string, args ...any) {
+	s.out = append(s.out, fmt.Sprintf(format, args...))
+}
 
 // run carries out one command. The invariants are checked after every one.
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
@@ -205,7 +207,7 @@ func (s *script) isHeld(f simFlight) bool { return s.held[[2]int32{f.msg.From, f
 func (s *script) settle(d time.Duration) {
 	for end := s.w.now + d; s.w.now < end; {
 		s.round()
-		s.w.advance(5 * time.Millisecond)
+		s.w.advance(20 * time.Millisecond)
 		for _, b := range s.w.up() {
 			if _, ok := b.broker.log.Handler().(*scriptLog); !ok {
 				s.listen(b)

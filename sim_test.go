@@ -188,7 +188,7 @@ func (b *simBroker) run() {
 			loop.turn(events)
 			again = true
 		}
-		if steps := control.inbox.take(nil); len(steps) > 0 || control.due() {
+		if steps := control.inbox.take(nil); len(steps) > 0 || (control.next() != 0 && control.next() <= b.broker.now()) {
 			for _, step := range steps {
 				step(b.broker.now())
 				if control.meta != nil {
@@ -356,7 +356,7 @@ func (w *simWorld) append(via *simBroker, id protocol.PartitionID, acks Acks) {
 		w.t.Fatal(err)
 	}
 	r := route{via: via.broker, leader: s.Leader, epoch: s.LeaderEpoch, id: id}
-	r.append(protocol.Append{LeaderEpoch: -1, Acks: acks, Batch: batch}, func(a protocol.AppendAnswer) {
+	r.append(protocol.Append{LeaderEpoch: -1, Acks: acks, Batch: batch}, nil, func(a protocol.AppendAnswer) {
 		w.check.answered(id, value, acks, a)
 	})
 	via.run()

@@ -37,6 +37,8 @@ type Options struct {
 	// MemoryBudget bounds caches, memtables and what is in flight, in bytes, over
 	// all brokers. Default 512 MiB.
 	MemoryBudget int64
+	// MaxRecordBytes bounds one record. Default 1 MiB.
+	MaxRecordBytes int
 	// InMemory keeps everything in memory and ignores the directory. Kill then
 	// loses whatever was not synced, as a power cut does.
 	InMemory bool
@@ -159,7 +161,7 @@ func (c *Cluster) openNode(ctx context.Context, id int32, n *node) error {
 	broker, err := tidemark.Open(ctx, tidemark.Config{
 		ID: id, Address: fmt.Sprintf("inproc:%d", id),
 		Store: store, Coordination: client, Transport: c.network.Transport(id),
-		SessionTimeout: c.o.SessionTimeout, MaxLag: c.o.MaxLag, MemoryBudget: share / 2, Logger: c.o.Logger,
+		MaxRecordBytes: c.o.MaxRecordBytes, SessionTimeout: c.o.SessionTimeout, MaxLag: c.o.MaxLag, MemoryBudget: share / 2, Logger: c.o.Logger,
 	})
 	if err != nil {
 		return errors.Join(err, client.Close(), store.Close())

@@ -23,6 +23,7 @@ const (
 	Unfit             // the broker considers itself unfit (D16)
 	UnknownPartition  // no such partition as far as this broker knows
 	Canceled          // the broker closed or ended the role before the request was decided
+	Disconnected      // the session with the asked broker ended before its answer came
 	// Control path.
 	NotController   // the broker is not the Controller
 	StaleController // a newer Controller is known
@@ -40,7 +41,7 @@ const (
 
 var codeNames = [...]string{"ok", "not leader", "fenced leader epoch", "diverging log", "below log start", "offset out of range",
 	"not enough in-sync replicas", "not enough in-sync replicas after append", "too large", "corrupt", "too many uncommitted bytes",
-	"stream generation refused", "storage failed", "broker unfit", "unknown partition", "canceled",
+	"stream generation refused", "storage failed", "broker unfit", "unknown partition", "canceled", "disconnected",
 	"not controller", "stale controller", "update gap", "ineligible replica", "not attempted", "invalid partition epoch",
 	"invalid request", "topic exists", "too few brokers", "led before", "behind own log", "failed"}
 

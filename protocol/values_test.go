@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func TestCodeNames(t *testing.T) {
 		seen[s] = true
 	}
 	for c, want := range map[Code]string{OK: "ok", NotEnoughAfter: "not enough in-sync replicas after append", Canceled: "canceled",
-		NotController: "not controller", TopicExists: "topic exists", BehindLog: "behind own log", Failed: "failed", Failed + 1: "code 28"} {
+		NotController: "not controller", TopicExists: "topic exists", BehindLog: "behind own log", Failed: "failed", Failed + 1: fmt.Sprintf("code %d", Failed+1)} {
 		require.Equal(t, want, c.String())
 	}
 	for o, want := range map[Outcome]string{Unknown: "unknown", NotAppended: "not appended", Appended: "appended", 9: "unknown"} {

@@ -65,10 +65,14 @@ func (j *job) appendAll(ctx context.Context, missing [][]int, c *crash) error {
 	}()
 	err := writers.Wait() // and this ends the watch
 	<-watched
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause // what ended the writers, not how they ended
+	closeErr := producer.Close(ctx)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return closeErr
+	case cause != nil:
+		return cause // what ended the writers, not how they ended
 	}
-	return errors.Join(err, producer.Close(ctx))
+	return err
 }
 
 // watch tells how it goes, and gives up when nothing goes for too long.
@@ -211,7 +215,7 @@ func (w *writer) resume(ctx context.Context, failure error) error {
 	case !passes(failure):
 		return failure
 	}
-	w.job.say.Printf("partition %d: %v; appending again from line %d", w.partition, failure, w.todo[0]+1)
+	w.job.say.Printf("%v; appending again from line %d", failure, w.todo[0]+1)
 	if err := w.producer.Resume(w.partition); err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ const (
 	topicPrefix = "quickstart-"
 	// patience is how long to wait without any progress before giving up.
 	patience = 60 * time.Second
+
+	nothingToKeep = true
 )
 
 // job is one run of the quickstart.
@@ -48,14 +50,14 @@ func (j *job) open(ctx context.Context) error {
 	}
 	cluster, err := local.Open(ctx, j.dir, local.Options{Brokers: brokers, Logger: j.logger})
 	if err != nil {
-		return errors.Join(classify(fmt.Errorf("open %s: %w", j.dir, err)), j.close(false))
+		return errors.Join(classify(fmt.Errorf("open %s: %w", j.dir, err)), j.close(nothingToKeep))
 	}
 	j.cluster = cluster
 	if err := j.openTopic(ctx); err != nil {
-		return errors.Join(err, j.close(false))
+		return errors.Join(err, j.close(nothingToKeep))
 	}
 	j.say.Printf("%d brokers in %s, topic %s", brokers, j.dir, j.topic.Name())
-	return j.waitInSync(ctx)
+	return nil
 }
 
 func (j *job) makeDir() (err error) {
@@ -70,7 +72,7 @@ func (j *job) makeDir() (err error) {
 
 // openTopic refuses a directory that holds anything but this input.
 func (j *job) openTopic(ctx context.Context) error {
-	name := topicPrefix + j.in.sum[:32]
+	name := topicPrefix + j.in.sum
 	controller := j.cluster.Controller()
 	found, err := controller.Topics(ctx)
 	if err != nil {
@@ -108,12 +110,12 @@ func classify(err error) error {
 
 // close closes the cluster. A temporary directory goes when all was well; else it
 // stays for whoever wants to know why.
-func (j *job) close(good bool) error {
+func (j *job) close(discard bool) error {
 	var err error
 	if j.cluster != nil {
 		err = j.cluster.Close()
 	}
-	if j.temporary && good {
+	if j.temporary && discard {
 		return errors.Join(err, os.RemoveAll(j.dir))
 	}
 	if j.temporary {

@@ -150,6 +150,9 @@ func quickstart(ctx context.Context, o options, stderr io.Writer) (sum summary, 
 	}
 	defer func() { err = errors.Join(err, j.close(err == nil && sum.good(o.acks))) }()
 
+	if err := j.waitInSync(ctx); err != nil {
+		return sum, err
+	}
 	before, err := j.readBack(ctx)
 	if err != nil {
 		return sum, err

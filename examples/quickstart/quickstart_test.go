@@ -211,6 +211,19 @@ func TestContinue(t *testing.T) {
 	}
 }
 
+// Wherever it is interrupted, it closes what it opened: the next run is not refused.
+func TestInterruptedEarly(t *testing.T) {
+	t.Parallel()
+	args := []string{"-in", write(t, sample(10)), "-dir", t.TempDir()}
+	for _, text := range []string{"10 lines", "brokers in", "to append"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		r := runWith(t, ctx, &cancelAt{text: text, cancel: cancel}, args...)
+		require.Equal(t, 1, r.code, r.stderr)
+		require.Contains(t, r.stderr, context.Canceled.Error())
+	}
+	quickstartRun(t, args...).requireGood(t, 10)
+}
+
 func TestSmallInputs(t *testing.T) {
 	for name, c := range map[string]struct {
 		data  string
@@ -257,7 +270,7 @@ func TestNoticesWhatIsWrong(t *testing.T) {
 			cluster, err := local.Open(ctx, dir, local.Options{})
 			require.NoError(t, err)
 			defer cluster.Close()
-			topic := topicPrefix + in.sum[:32]
+			topic := topicPrefix + in.sum
 			require.NoError(t, cluster.Controller().EnsureTopic(ctx, topic, tidemark.TopicConfig{Partitions: 1}))
 			_, err = cluster.Partition(topic, 0).Append(ctx, c.before...)
 			require.NoError(t, err)

@@ -11,7 +11,8 @@ import (
 // groups that are queued, and as long again for the engine to let go of its files.
 // When the disk does not answer in that time, groups that are not done get
 // ErrClosed and Close returns ErrAbandoned. Otherwise it returns the failure that
-// poisoned the store, if one did.
+// poisoned the store, if one did. Close and Fence wait for dones: they must not be
+// called from one.
 func (s *Store) Close() error {
 	s.startClose()
 	<-s.closed

@@ -31,7 +31,9 @@ func engineOptions(o Options, fs *guard, l engineLogger) *pebble.Options {
 		LBaseMaxBytes:         256 << 20,
 		// Large values: fewer, larger tables keep the manifest and the file table short.
 		FlushSplitBytes: 16 << 20,
-		MaxOpenFiles:    1000,
+		// Running out of file descriptors would fail the store: stay far below common
+		// limits, also with several stores in one process.
+		MaxOpenFiles: 256,
 	}
 	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	for i := range opts.TargetFileSizes {

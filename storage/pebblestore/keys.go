@@ -142,8 +142,11 @@ func encodeEntry(e entry) []byte {
 }
 
 func decodeEntry(k, v []byte) (local uint64, e entry, err error) {
-	if len(k) != 17 || len(v) != 16 {
+	if len(k) != 17 {
 		return 0, e, errSize
+	}
+	if len(v) != 16 {
+		return be.Uint64(k[1:]), e, errSize
 	}
 	e = entry{segment: be.Uint64(k[9:]), first: int64(be.Uint64(v)), before: int64(be.Uint64(v[8:]))}
 	return be.Uint64(k[1:]), e, nil

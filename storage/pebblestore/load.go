@@ -19,6 +19,7 @@ func (s *Store) load() error {
 		if err := s.create(); err != nil {
 			return err
 		}
+		s.measureDisk()
 		return nil
 	case err != nil:
 		return engineError(err)
@@ -111,83 +112,94 @@ func (s *Store) scan(prefix byte, f func(k, v []byte)) error {
 	return nil
 }
 
+// loader gathers what the keys say of the logs.
+type loader struct {
+	s       *Store
+	byLocal map[uint64]storage.LogID
+	epochs  map[storage.LogID]bool // has an epochs key
+	odd     error                  // keys that belong to no log
+}
+
 // loadLogs reads the logs' states and indexes, and finds out which are damaged.
 func (s *Store) loadLogs() error {
-	byLocal := map[uint64]*log{}
-	ids := map[uint64]storage.LogID{}
-	damage := func(id storage.LogID, err error) {
-		if s.damaged[id] == nil {
-			s.damaged[id] = fmt.Errorf("%w: %s: %w", storage.ErrDamaged, id, err)
+	l := &loader{s: s, byLocal: map[uint64]storage.LogID{}, epochs: map[storage.LogID]bool{}}
+	for _, part := range []struct {
+		prefix byte
+		take   func(k, v []byte)
+	}{{prefixState, l.state}, {prefixEpochs, l.history}, {prefixIndex, l.index}} {
+		if err := s.scan(part.prefix, part.take); err != nil {
+			return err
 		}
 	}
-	var odd error
-	err := s.scan(prefixState, func(k, v []byte) {
-		id, err := parseLogKey(k)
-		if err != nil {
-			odd = errors.Join(odd, err)
-			return
+	for id, log := range s.logs {
+		if !l.epochs[id] {
+			l.damage(id, errors.New("no epochs key"))
 		}
-		l := &log{state: storage.NewState()}
-		s.logs[id] = l
-		r, err := decodeLogRecord(v)
-		if err != nil {
-			damage(id, err)
-			return
+		if err := s.verify(log); err != nil {
+			l.damage(id, err)
 		}
-		l.local, l.total = r.local, r.total
-		l.state.Start, l.state.End, l.state.HW = r.start, r.end, r.hw
-		byLocal[r.local], ids[r.local] = l, id
-	})
-	if err != nil {
-		return err
-	}
-	err = s.scan(prefixEpochs, func(k, v []byte) {
-		id, err := parseLogKey(k)
-		l := s.logs[id]
-		if err != nil || l == nil {
-			odd = errors.Join(odd, fmt.Errorf("epochs without a log: %x", k))
-			return
-		}
-		if l.state.Led, l.state.Epochs, err = decodeEpochs(v); err != nil {
-			damage(id, err)
-		}
-		l.gen = 1 // seen
-	})
-	if err != nil {
-		return err
-	}
-	err = s.scan(prefixIndex, func(k, v []byte) {
-		local, e, err := decodeEntry(k, v)
-		l := byLocal[local]
-		switch {
-		case l == nil:
-			odd = errors.Join(odd, fmt.Errorf("index entry without a log: %x", k))
-		case err != nil:
-			damage(ids[local], err)
-		default:
-			l.index = append(l.index, e)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	for id, l := range s.logs {
-		if err := s.verify(l); err != nil {
-			damage(id, err)
-		}
-		l.gen = 0
-		l.state.Bytes = l.held()
-		if l.state.Start == l.state.End {
-			l.state.Bytes = 0
+		log.state.Bytes = log.held()
+		if log.state.Start == log.state.End {
+			log.state.Bytes = 0
 		}
 		if err := s.damaged[id]; err != nil {
 			s.log.Warn("log is damaged", "log", id, "error", err)
 		}
 	}
-	if odd != nil {
-		s.log.Warn("keys that belong to no log", "error", odd)
+	if l.odd != nil {
+		s.log.Warn("keys that belong to no log", "error", l.odd)
 	}
 	return nil
+}
+
+func (l *loader) damage(id storage.LogID, err error) {
+	if l.s.damaged[id] == nil {
+		l.s.damaged[id] = fmt.Errorf("%w: %s: %w", storage.ErrDamaged, id, err)
+	}
+}
+
+func (l *loader) state(k, v []byte) {
+	id, err := parseLogKey(k)
+	if err != nil {
+		l.odd = errors.Join(l.odd, err)
+		return
+	}
+	r, err := decodeLogRecord(v)
+	if err != nil {
+		l.damage(id, err)
+	} else {
+		l.byLocal[r.local] = id
+	}
+	state := storage.NewState()
+	state.Start, state.End, state.HW = r.start, r.end, r.hw
+	l.s.logs[id] = &log{local: r.local, total: r.total, state: state}
+}
+
+func (l *loader) history(k, v []byte) {
+	id, err := parseLogKey(k)
+	log := l.s.logs[id]
+	if err != nil || log == nil {
+		l.odd = errors.Join(l.odd, fmt.Errorf("epochs without a log: %x", k))
+		return
+	}
+	l.epochs[id] = true
+	if log.state.Led, log.state.Epochs, err = decodeEpochs(v); err != nil {
+		l.damage(id, err)
+	}
+}
+
+func (l *loader) index(k, v []byte) {
+	local, e, err := decodeEntry(k, v)
+	id, known := l.byLocal[local]
+	switch {
+	case !known:
+		l.odd = errors.Join(l.odd, fmt.Errorf("index entry without a log: %x", k))
+	case err != nil:
+		l.damage(id, err)
+	default:
+		log := l.s.logs[id]
+		log.index = append(log.index, e)
+	}
 }
 
 // verify looks whether what was loaded of a log fits together, and whether the
@@ -195,8 +207,6 @@ func (s *Store) loadLogs() error {
 func (s *Store) verify(l *log) error {
 	st := l.state
 	switch {
-	case l.gen == 0:
-		return errors.New("no epochs key")
 	case l.local > s.counters.local:
 		return fmt.Errorf("local %d was never given out", l.local)
 	case st.Start < 0 || st.Start > st.End:

@@ -90,8 +90,7 @@ func collect(it *pebble.Iterator, l *log, i int, from int64, maxBytes int) ([]by
 			return nil, fmt.Errorf("%w: batch [%d, %d) where one was due at %d", storage.ErrDamaged, info.Base, info.End(), next)
 		}
 		if out == nil {
-			// Room for what follows, when the log has that much.
-			out = make([]byte, 0, max(len(v), int(min(int64(maxBytes), l.bytesAbove(i)))))
+			out = make([]byte, 0, max(len(v), int(min(int64(maxBytes), l.estimate(i, next)+int64(len(v))))))
 		}
 		out = append(out, v...)
 		if next = info.End(); len(out) >= maxBytes {
@@ -101,8 +100,12 @@ func collect(it *pebble.Iterator, l *log, i int, from int64, maxBytes int) ([]by
 	}
 }
 
-// bytesAbove is how much the log holds from entry i on.
-func (l *log) bytesAbove(i int) int64 { return l.total - l.index[i].before }
+// estimate is about how much the log holds from offset on, which is in entry i.
+func (l *log) estimate(i int, offset int64) int64 {
+	e := l.index[i]
+	share := float64(l.state.End-offset) / float64(l.state.End-e.first)
+	return int64(float64(l.total-e.before) * share)
+}
 
 // view returns the log as reads see it, once no removal is under way.
 func (s *Store) view(id storage.LogID) (*log, error) {
