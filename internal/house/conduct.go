@@ -2,6 +2,7 @@ package house
 
 import (
 	"go/ast"
+	"path"
 	"strings"
 )
 
@@ -60,8 +61,8 @@ func (f *File) bubbles() map[*ast.FuncLit]bool {
 
 // Conduct finds what a library must not do to its host: init functions
 // (anywhere), and outside of commands ending the process, handling signals, and
-// writing to stdout or stderr. An Example may print, and a test may look at the
-// process's files. Imports into the file's own scope (".") are refused
+// writing to stdout or stderr. An Example may print, and so may what it calls in
+// example_test.go; a test may look at the process's files. Imports into the file's own scope (".") are refused
 // everywhere, because they would hide names from all of these checks.
 func Conduct(t *Tree) []Violation {
 	var out []Violation
@@ -79,12 +80,15 @@ func Conduct(t *Tree) []Violation {
 			if f.AST.Name.Name == "main" {
 				continue
 			}
-			example := isFunc && f.Test() && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Example")
+			example := isFunc && f.Test() && fn.Recv == nil && (strings.HasPrefix(fn.Name.Name, "Example") || f.examples())
 			out = append(out, f.misconduct(d, example)...)
 		}
 	}
 	return sorted(out)
 }
+
+// examples reports whether the file is there for Examples and what they share.
+func (f *File) examples() bool { return path.Base(f.Path) == "example_test.go" }
 
 func (f *File) misconduct(d ast.Decl, example bool) []Violation {
 	var out []Violation

@@ -265,6 +265,7 @@ func TestConductBites(t *testing.T) {
 		{"signal context", plant{"a.go": "import `os/signal`; func f() { signal.NotifyContext(c) }"}, []string{"a.go:1: signal.NotifyContext"}},
 		{"print", plant{"a.go": "import `fmt`; func f() { fmt.Printf(``) }"}, []string{"a.go:1: fmt.Printf"}},
 		{"print in a test", plant{"a_test.go": "import `fmt`; func TestF() { fmt.Println() }"}, []string{"a_test.go:1: fmt.Println"}},
+		{"print beside an Example", plant{"example_test.go": "import `fmt`; func f() { fmt.Println() }"}, nil},
 		{"print in an Example", plant{"a_test.go": "import `fmt`; func ExampleF() { fmt.Println() }"}, nil},
 		{"Example that is no test", plant{"a.go": "import `fmt`; func ExampleF() { fmt.Println() }"}, []string{"a.go:1: fmt.Println"}},
 		{"builtin", plant{"a.go": "func f() { println(1); print(2) }"}, []string{"a.go:1: println", "a.go:1: print"}},

@@ -174,7 +174,7 @@ func (e *Engine) schedule() {
 
 // arm sets the timer for the planned pass; e.mu is held.
 func (e *Engine) arm() {
-	wait := max(e.expiry.due.Sub(time.Now()), 0)
+	wait := max(time.Until(e.expiry.due), 0)
 	if e.expiry.timer == nil {
 		e.expiry.timer = time.AfterFunc(wait, e.pass)
 	} else {
