@@ -241,11 +241,25 @@ func (b *Broker) deliver(from int32, fromEpoch int64, p *protocol.Payload) {
 	if len(p.Fetches)+len(p.FetchAnswers)+len(p.Reports)+len(p.Watermarks)+len(p.Appends)+len(p.Reads)+len(p.Verdicts) == 0 {
 		return
 	}
-	if len(b.loops) == 1 {
-		b.loops[0].inbox.put(loopEvent{from: from, fromEpoch: fromEpoch, payload: p})
-		return
+	if i, ok := b.oneLoop(p); ok {
+		b.loops[i].inbox.put(loopEvent{from: from, fromEpoch: fromEpoch, payload: p})
+	} else {
+		b.spread(from, fromEpoch, p)
 	}
-	b.spread(from, fromEpoch, p)
+}
+
+// oneLoop finds the loop that owns all partitions of a payload, if there is one:
+// the usual case of small payloads, which need not be cut.
+func (b *Broker) oneLoop(p *protocol.Payload) (loop int, ok bool) {
+	loop = -1
+	for id := range p.Partitions {
+		at := b.loopOf(id)
+		if loop >= 0 && at != loop {
+			return 0, false
+		}
+		loop = at
+	}
+	return loop, loop >= 0
 }
 
 // spread cuts a payload by the loops that own its partitions.

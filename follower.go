@@ -33,10 +33,10 @@ func (r *replicaState) finishFollower() {
 	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) && !r.env.planted.sameEpochAgain {
 		return
 	}
-	p := r.env.eff.to(r.state.Leader)
 	if !r.fetching && r.unstoredBytes() <= r.env.cfg.MaxUnstoredBytes {
 		r.fetching = true
 		r.reported = r.stored
+		p := r.env.eff.to(r.state.Leader)
 		p.Fetches = append(p.Fetches, protocol.Fetch{
 			ID: r.id, LeaderEpoch: r.state.LeaderEpoch,
 			Offset: r.end, LastEpoch: r.epochs.epochBefore(r.end, r.start),
@@ -45,6 +45,7 @@ func (r *replicaState) finishFollower() {
 		})
 	} else if r.agreed && r.stored > r.reported {
 		r.reported = r.stored
+		p := r.env.eff.to(r.state.Leader)
 		p.Reports = append(p.Reports, protocol.Report{
 			ID: r.id, LeaderEpoch: r.state.LeaderEpoch,
 			Stored: r.stored, StoredEpoch: r.epochs.epochBefore(r.stored, r.start),

@@ -218,16 +218,24 @@ func (l *link) send(now time.Duration, p protocol.Payload, out *linkOut) bool {
 	if p.Empty() {
 		return true
 	}
+	if p.Fits(l.cfg.maxMessage) {
+		l.sendPart(now, p, out)
+		return true
+	}
 	for _, part := range p.Split(l.cfg.maxMessage) {
-		l.sent++
-		m := &protocol.Message{Kind: protocol.Data, Session: l.session, Seq: l.sent, Ack: l.received, Payload: part}
-		l.owed = 0
-		l.lastSent = now
-		size := l.emit(m, out)
-		l.sizes = append(l.sizes, size)
-		l.inFlight += size
+		l.sendPart(now, part, out)
 	}
 	return true
+}
+
+func (l *link) sendPart(now time.Duration, p protocol.Payload, out *linkOut) {
+	l.sent++
+	m := &protocol.Message{Kind: protocol.Data, Session: l.session, Seq: l.sent, Ack: l.received, Payload: p}
+	l.owed = 0
+	l.lastSent = now
+	size := l.emit(m, out)
+	l.sizes = append(l.sizes, size)
+	l.inFlight += size
 }
 
 // receive handles a message of the transport. Messages and their bytes are

@@ -1,7 +1,6 @@
 package tidemark
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -91,7 +90,13 @@ func (l *eventLoop) carryOut(eff *effects) {
 			p.OrderReplies = append(p.OrderReplies, eff.replies...)
 		}
 	}
-	for _, peer := range slices.Sorted(maps.Keys(eff.out)) {
+	var room [8]int32 // on the stack: most turns speak to few brokers
+	peers := room[:0]
+	for peer := range eff.out {
+		peers = append(peers, peer)
+	}
+	slices.Sort(peers)
+	for _, peer := range peers {
 		if p := eff.out[peer]; !p.Empty() {
 			b.send(peer, p)
 		}

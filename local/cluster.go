@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,7 @@ func (c *Cluster) openNode(ctx context.Context, id int32, n *node) error {
 		ID: id, Address: fmt.Sprintf("inproc:%d", id),
 		Store: store, Coordination: client, Transport: c.network.Transport(id),
 		MaxRecordBytes: c.o.MaxRecordBytes, SessionTimeout: c.o.SessionTimeout, MaxLag: c.o.MaxLag, MemoryBudget: share / 2, Logger: c.o.Logger,
+		Loops: max(1, min(8, runtime.GOMAXPROCS(0)/c.o.Brokers)), // all brokers share the processors
 	})
 	if err != nil {
 		return errors.Join(err, client.Close(), store.Close())

@@ -1,5 +1,9 @@
 package protocol
 
+// Fits reports whether the payload's message stays within max bytes, so that
+// Split would return it as it is.
+func (p *Payload) Fits(max int) bool { return p.Size() <= max-messageSize }
+
 // Split cuts a payload into payloads whose messages stay within max bytes.
 // Items are never cut: one that is larger than max travels alone, and whoever
 // makes items keeps them below it. Control items come first, so that bulk never
@@ -71,4 +75,24 @@ func (p *Payload) Merge(q Payload) {
 	p.OrderReplies = append(p.OrderReplies, q.OrderReplies...)
 	p.Commands = append(p.Commands, q.Commands...)
 	p.CommandAnswers = append(p.CommandAnswers, q.CommandAnswers...)
+}
+
+// Partitions iterates over the partitions of all items that concern one replica.
+func (p *Payload) Partitions(yield func(PartitionID) bool) {
+	_ = eachID(p.Fetches, func(f *Fetch) PartitionID { return f.ID }, yield) &&
+		eachID(p.FetchAnswers, func(a *FetchAnswer) PartitionID { return a.ID }, yield) &&
+		eachID(p.Reports, func(r *Report) PartitionID { return r.ID }, yield) &&
+		eachID(p.Watermarks, func(w *Watermark) PartitionID { return w.ID }, yield) &&
+		eachID(p.Appends, func(a *Append) PartitionID { return a.ID }, yield) &&
+		eachID(p.Reads, func(r *Read) PartitionID { return r.ID }, yield) &&
+		eachID(p.Verdicts, func(v *Verdict) PartitionID { return v.ID }, yield)
+}
+
+func eachID[T any](items []T, id func(*T) PartitionID, yield func(PartitionID) bool) bool {
+	for i := range items {
+		if !yield(id(&items[i])) {
+			return false
+		}
+	}
+	return true
 }
