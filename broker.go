@@ -56,10 +56,10 @@ type Broker struct {
 	controller atomic.Int32 // -1: not known
 
 	controllerTerm atomic.Int32 // controller epoch; -1: not known
+	unfit          atomic.Pointer[error]
 
 	mu        sync.Mutex
 	clusterID protocol.UUID
-	unfit     error
 	regError  error
 	counts    counters
 }
@@ -97,6 +97,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	b.spawn(b.links.run)
 	b.spawn(b.control.run)
 	b.control.pool.start(4)
+	b.control.lookups.start(1)
 	b.cold.start(2)
 	b.spawn(newRegistrar(b).run)
 	return b, nil
@@ -209,15 +210,16 @@ func (b *Broker) groupStored(group storedGroup) {
 }
 
 // send gives a payload to another broker, or to this one. false: it was not taken.
-func (b *Broker) send(peer int32, p *protocol.Payload) bool { return b.sendIn(peer, p, nil) }
+func (b *Broker) send(peer int32, p *protocol.Payload) bool {
+	return b.sendWith(peer, p, sendOptions{})
+}
 
-// sendIn is send in a given session of the link; see route.append.
-func (b *Broker) sendIn(peer int32, p *protocol.Payload, session *uint64) bool {
+func (b *Broker) sendWith(peer int32, p *protocol.Payload, o sendOptions) bool {
 	if peer == b.cfg.ID {
 		b.deliver(peer, b.epoch.Load(), p)
 		return true
 	}
-	return b.links.send(peer, p, session)
+	return b.links.send(peer, p, o)
 }
 
 // deliver routes what a broker sent: answers to whoever asked, the data path to
@@ -346,7 +348,7 @@ func (b *Broker) checkStore() error {
 	if err := b.cfg.Store.Health().Err; err != nil {
 		return fmt.Errorf("%w: %w", ErrStorage, err)
 	}
-	if age := b.writer.oldest(); age > b.cfg.StoreStallLimit {
+	if age, _ := b.writer.load(); age > b.cfg.StoreStallLimit {
 		return fmt.Errorf("%w: a write has been under way for %v", ErrStorage, age.Round(time.Millisecond))
 	}
 	return nil
@@ -355,13 +357,7 @@ func (b *Broker) checkStore() error {
 // becomeUnfit ends every role for the rest of this open: a store that failed or
 // hangs cannot be trusted again without a clean open (D16).
 func (b *Broker) becomeUnfit(why error) {
-	b.mu.Lock()
-	first := b.unfit == nil
-	if first {
-		b.unfit = why
-	}
-	b.mu.Unlock()
-	if !first {
+	if !b.unfit.CompareAndSwap(nil, &why) {
 		return
 	}
 	b.log.Error("broker is unfit", "broker", b.cfg.ID, "reason", why)
@@ -374,9 +370,10 @@ func (b *Broker) becomeUnfit(why error) {
 }
 
 func (b *Broker) unfitReason() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.unfit
+	if why := b.unfit.Load(); why != nil {
+		return *why
+	}
+	return nil
 }
 
 // Ready returns nil once the broker is registered, is fit, and holds the whole
@@ -401,11 +398,12 @@ func (b *Broker) Ready(ctx context.Context) error {
 }
 
 func (b *Broker) notReady(whole bool) error {
+	unfit := b.unfitReason()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.unfit != nil:
-		return fmt.Errorf("%w: %w", ErrUnfit, b.unfit)
+	case unfit != nil:
+		return fmt.Errorf("%w: %w", ErrUnfit, unfit)
 	case b.regError != nil:
 		return b.regError
 	case b.epoch.Load() == 0:
@@ -416,10 +414,12 @@ func (b *Broker) notReady(whole bool) error {
 	return nil
 }
 
-// Shutdown waits until what clients of this broker have under way is decided, or
-// until ctx ends, then deregisters and closes. It returns ctx's error when it cut
+// Shutdown takes no more appends and commands from clients of this broker, waits
+// until those under way are decided or ctx ends, then deregisters and closes. It returns ctx's error when it cut
 // something off.
 func (b *Broker) Shutdown(ctx context.Context) error {
+	b.appends.drain()
+	b.commands.drain()
 	var cut error
 	for b.appends.open()+b.commands.open() > 0 && cut == nil {
 		cut = wait(ctx, nil, b.stopping, 5*time.Millisecond)

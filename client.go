@@ -3,6 +3,7 @@ package tidemark
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -46,7 +47,16 @@ func (c *Client) Topic(name string) *Topic { return &Topic{client: c, name: name
 
 // Partition returns a handle of one partition. It need not exist yet.
 func (c *Client) Partition(topic string, n int) *Partition {
-	return &Partition{client: c, topic: topic, n: int32(n)}
+	return &Partition{client: c, topic: topic, n: partitionNumber(n)}
+}
+
+// partitionNumber keeps a number that no partition can have from becoming one
+// that some partition has.
+func partitionNumber(n int) int32 {
+	if n < 0 || n > math.MaxInt32 {
+		return -1
+	}
+	return int32(n)
 }
 
 // Controller returns the handle for administration.
@@ -161,7 +171,7 @@ func (r *route) append(a protocol.Append, session *uint64, done func(protocol.Ap
 	if a.Request == 0 {
 		return false
 	}
-	if b.sendIn(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, session) {
+	if b.sendWith(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, sendOptions{bulk: true, session: session}) {
 		return true
 	}
 	return !b.appends.drop(a.Request)

@@ -34,8 +34,12 @@ type controlLoop struct {
 	inbox *mailbox[func(now time.Duration)]
 	pool  *pool
 
+	lookups *pool // apart, so that they do not delay the Controller
+	looking map[protocol.PartitionID]bool
+
 	member   *member
 	registry registry
+	live     map[int32]int64      // what the shards were last told of the registrations
 	session  coordination.Session // nil: not registered
 	epoch    int64
 	links    map[int32]int64 // peers with a session, and their broker epochs
@@ -50,6 +54,7 @@ type controlLoop struct {
 func newControlLoop(b *Broker) *controlLoop {
 	return &controlLoop{
 		b: b, inbox: newMailbox[func(time.Duration)](), pool: newPool(b),
+		lookups: newPool(b), looking: make(map[protocol.PartitionID]bool),
 		member: newMember(), links: make(map[int32]int64),
 	}
 }
@@ -59,6 +64,8 @@ func (c *controlLoop) post(step func(now time.Duration)) { c.inbox.put(step) }
 func (c *controlLoop) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	health := time.NewTicker(c.b.cfg.SessionTimeout / 4)
+	defer health.Stop()
 	var steps []func(time.Duration)
 	for {
 		timer.Stop()
@@ -70,6 +77,10 @@ func (c *controlLoop) run() {
 			return
 		case <-timer.C:
 		case <-c.inbox.ready:
+		case <-health.C:
+			if err := c.b.checkStore(); err != nil {
+				c.b.becomeUnfit(err)
+			}
 		}
 		steps = c.inbox.take(steps)
 		now := c.b.now()
@@ -181,7 +192,10 @@ func (c *controlLoop) onRegistry(r registry) {
 		live[id] = reg.epoch
 	}
 	c.b.links.rebuild(c.epoch, r.live)
-	c.b.eachLoop(loopEvent{step: func(now time.Duration, s *shard) { s.onBrokers(now, live) }})
+	if !maps.Equal(live, c.live) {
+		c.live = live
+		c.b.eachLoop(loopEvent{step: func(now time.Duration, s *shard) { s.onBrokers(now, live) }})
+	}
 	holder := int32(-1)
 	if claim, ok := c.claim(); ok {
 		holder = claim.Broker
@@ -197,11 +211,15 @@ func (c *controlLoop) onRegistry(r registry) {
 	c.stand()
 }
 
-// claim is the Controller's key, if someone holds it.
+// claim is the Controller's key, if someone holds it. One that cannot be read is
+// held by somebody unknown, not by nobody (D3).
 func (c *controlLoop) claim() (controllerClaim, bool) {
-	var claim controllerClaim
-	if c.registry.controller.Key == "" || json.Unmarshal(c.registry.controller.Value, &claim) != nil {
+	claim := controllerClaim{Broker: -1}
+	if c.registry.controller.Key == "" {
 		return claim, false
+	}
+	if json.Unmarshal(c.registry.controller.Value, &claim) != nil {
+		return controllerClaim{Broker: -1}, true
 	}
 	return claim, true
 }
@@ -319,18 +337,22 @@ func (c *controlLoop) take(meta *metadata) {
 	}
 	c.member.onController(c.b.cfg.ID, meta.epoch)
 	meta.onRegistry(c.brokerViews())
-	meta.onLink(c.b.cfg.ID, c.epoch, true)
+	meta.onLink(c.b.cfg.ID, true)
 	for _, peer := range slices.Sorted(maps.Keys(c.links)) {
-		meta.onLink(peer, c.links[peer], true)
+		meta.onLink(peer, true)
 	}
 }
 
 // resign stops acting as the Controller. What it led as a broker goes on (CE-11).
 func (c *controlLoop) resign(why error) {
 	c.b.log.Info("controller resigned", "broker", c.b.cfg.ID, "controller_epoch", c.meta.epoch, "reason", why)
+	out := c.meta.abdicate()
 	c.meta = nil
 	c.claims++
 	c.claiming = false
+	for _, peer := range slices.Sorted(maps.Keys(out)) {
+		c.b.send(peer, out[peer])
+	}
 }
 
 // onLink handles the begin or end of a session with another broker.
@@ -344,7 +366,7 @@ func (c *controlLoop) onLink(peer int32, epoch int64, up bool) {
 		delete(c.links, peer)
 	}
 	if c.meta != nil {
-		c.meta.onLink(peer, epoch, up)
+		c.meta.onLink(peer, up)
 	}
 }
 
@@ -433,16 +455,19 @@ func (c *controlLoop) showController() {
 // state exists (D6).
 func (c *controlLoop) lookup(id protocol.PartitionID) {
 	name, ok := c.b.view.topicName(id.Topic)
-	if !ok {
+	if !ok || c.looking[id] {
 		return
 	}
-	c.call(func(ctx context.Context) func(time.Duration) {
+	c.looking[id] = true
+	c.lookups.submit(func() {
+		ctx, cancel := context.WithTimeout(c.b.ctx, c.b.cfg.SessionTimeout)
+		defer cancel()
 		kv, ok, err := c.b.cfg.Coordination.Get(ctx, partitionKey(name, id.Partition))
+		c.post(func(time.Duration) { delete(c.looking, id) })
 		var s protocol.PartitionState
-		if err != nil || !ok || json.Unmarshal(kv.Value, &s) != nil {
-			return nil
+		if err != nil || !ok || json.Unmarshal(kv.Value, &s) != nil || s.Valid() != nil {
+			return
 		}
 		c.b.loops[c.b.loopOf(id)].inbox.put(loopEvent{step: func(now time.Duration, sh *shard) { sh.onState(now, id, &s) }})
-		return nil
 	})
 }

@@ -3,6 +3,7 @@ package tidemark
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
 )
@@ -96,23 +97,37 @@ func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protoco
 		answered := make(chan protocol.CommandAnswer, 1)
 		if id := b.controllerID(); id >= 0 {
 			cmd.Request = b.commands.add(id, func(a protocol.CommandAnswer) { answered <- a })
-			sent := cmd.Request != 0 && (b.send(id, &protocol.Payload{Commands: []protocol.Command{cmd}}) || !b.commands.drop(cmd.Request))
-			if sent {
-				select {
-				case <-ctx.Done():
-					return protocol.CommandAnswer{}, ctxError(ctx, nil)
-				case a := <-answered:
-					switch a.Code {
-					case protocol.NotController, protocol.Disconnected, protocol.Canceled:
-					default:
-						return a, nil
-					}
+			if cmd.Request != 0 && (b.send(id, &protocol.Payload{Commands: []protocol.Command{cmd}}) || !b.commands.drop(cmd.Request)) {
+				// An answer can be lost with the Controller's life; the same command again does no harm.
+				a, err := await(ctx, answered, b.cfg.ProposalTimeout)
+				b.commands.drop(cmd.Request)
+				if err != nil {
+					return a, ctxError(ctx, nil)
+				}
+				switch a.Code {
+				case protocol.NotController, protocol.Disconnected, protocol.Canceled:
+				default:
+					return a, nil
 				}
 			}
 		}
 		if err := wait(ctx, nil, nil, retryPause); err != nil {
 			return protocol.CommandAnswer{}, ctxError(ctx, ErrNoController)
 		}
+	}
+}
+
+// await takes an answer, or NotController when none comes in time.
+func await(ctx context.Context, answered <-chan protocol.CommandAnswer, limit time.Duration) (protocol.CommandAnswer, error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		return a, nil
+	case <-timer.C:
+		return protocol.CommandAnswer{Code: protocol.NotController}, nil
+	case <-ctx.Done():
+		return protocol.CommandAnswer{}, context.Cause(ctx)
 	}
 }
 

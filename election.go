@@ -131,7 +131,7 @@ func place(partitions, replicationFactor int, live, down []int32, carried map[in
 // replicas are in sync, because there is nothing yet that they could lack.
 func newPartition(replicas []int32, minISR int32, c candidates) protocol.PartitionState {
 	s := protocol.PartitionState{
-		Version: 1, Leader: protocol.NoLeader, LeaderBrokerEpoch: -1,
+		Version: protocol.StateVersion, Leader: protocol.NoLeader, LeaderBrokerEpoch: -1,
 		Replicas: replicas, MinISR: min(minISR, int32(len(replicas))), // S-36
 	}
 	for _, b := range replicas {

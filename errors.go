@@ -80,7 +80,7 @@ var (
 // AppendError is the error of an append, with what is known of its records.
 type AppendError struct {
 	Topic     string
-	Partition int32
+	Partition int // -1: none was chosen yet
 	Outcome   Outcome
 	Err       error // one of the sentinels, or a context's error, or both
 }

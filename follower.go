@@ -33,7 +33,11 @@ func (r *replicaState) finishFollower() {
 	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) && !r.env.planted.sameEpochAgain {
 		return
 	}
-	if !r.fetching && r.unstoredBytes() <= r.env.cfg.MaxUnstoredBytes {
+	full := r.env.shard.storeFull
+	if !r.fetching && full {
+		r.env.shard.throttled = append(r.env.shard.throttled, r)
+	}
+	if !r.fetching && !full && r.unstoredBytes() <= r.env.cfg.MaxUnstoredBytes {
 		r.fetching = true
 		r.reported = r.stored
 		p := r.env.eff.to(r.state.Leader)

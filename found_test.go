@@ -119,7 +119,7 @@ func TestFoundResend(t *testing.T) {
 	require.Len(t, eff.proposals, 1)
 	n := 0
 	for now := 3 * ms; now < time.Minute; now += ms {
-		if at := s.next(); at != 0 && at <= now {
+		if at := s.next(0); at != 0 && at <= now {
 			n += len(s.finish(now).proposals)
 		}
 	}
@@ -170,7 +170,7 @@ func TestFoundCredit(t *testing.T) {
 	s.onPayload(4, 2, 12, &protocol.Payload{Fetches: []protocol.Fetch{{ID: foundID, LeaderEpoch: 1, LastEpoch: -1, StoredEpoch: -1, MaxBytes: 1000}}})
 	eff := s.finish(4)
 	ok := eff.out[2] != nil && len(eff.out[2].FetchAnswers) == 1
-	t.Log("next turn wanted at", s.next())
+	t.Log("next turn wanted at", s.next(0))
 	require.True(t, ok, "starved although the link has credit")
 }
 
@@ -201,7 +201,7 @@ func TestFoundColdNoWait(t *testing.T) {
 	s.onPayload(5, 1, 11, &protocol.Payload{Reads: []protocol.Read{{Request: 9, ID: foundID, From: 0, MaxBytes: 1000, MaxWaitMs: 0}}})
 	eff := s.finish(5)
 	require.Len(t, eff.reads, 1)
-	t.Log("next", s.next())
+	t.Log("next", s.next(0))
 	eff = s.finish(6)
 	if eff.out[1] != nil && len(eff.out[1].ReadAnswers) == 1 {
 		require.Len(t, eff.out[1].ReadAnswers[0].Batches, 1, "expired before the disk answered")
@@ -294,7 +294,7 @@ func TestFoundTornReread(t *testing.T) {
 	m := foundMetadata(t, map[int32]protocol.PartitionState{0: *st, 1: *st})
 	view := map[int32]brokerView{1: {epoch: 11}, 2: {epoch: 12}, 3: {epoch: 13}}
 	m.onRegistry(view)
-	m.onLink(1, 11, true)
+	m.onLink(1, true)
 	m.finish(1)
 	id := func(n int32) protocol.PartitionID { return protocol.PartitionID{Topic: protocol.UUID{1}, Partition: n} }
 	for n := int32(0); n < 2; n++ {

@@ -7,16 +7,16 @@ import (
 )
 
 // advanceHW raises a leader's high watermark to the smallest stored end among
-// the replicas it must wait for, and reports whether it rose.
+// the replicas it must wait for.
 //
 //   - HW-1: never while the committed ISR is smaller than MinISR.
 //   - HW-2, HW-5: the replicas are the maximal ISR (what the Controller may have
 //     recorded), the leader itself, and candidates about to join.
 //   - HW-4: it never falls within an epoch.
 //   - D8, HW-7: only stored ends count, and one not reported in this epoch is unknown.
-func (r *replicaState) advanceHW(now time.Duration) bool {
+func (r *replicaState) advanceHW(now time.Duration) {
 	if len(r.isr.committed) < int(r.state.MinISR) {
-		return false
+		return
 	}
 	hw := r.stored
 	for i := range r.remotes {
@@ -25,11 +25,9 @@ func (r *replicaState) advanceHW(now time.Duration) bool {
 			hw = m.stored
 		}
 	}
-	if hw <= r.hw {
-		return false
+	if hw > r.hw {
+		r.setHW(hw)
 	}
-	r.setHW(hw)
-	return true
 }
 
 // setHW installs a high watermark and settles what it commits.

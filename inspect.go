@@ -17,7 +17,7 @@ import (
 // are of one moment.
 type Replica struct {
 	Topic     string
-	Partition int32
+	Partition int
 	Broker    int32
 
 	Role           string // "leader", "follower", "none" or "failed"
@@ -50,7 +50,7 @@ func (b *Broker) Replica(ctx context.Context, topic string, n int) (*Replica, er
 	if err != nil {
 		return nil, err
 	}
-	id := protocol.PartitionID{Topic: t.ID, Partition: int32(n)}
+	id := protocol.PartitionID{Topic: t.ID, Partition: partitionNumber(n)}
 	var rep *Replica
 	ok := b.loops[b.loopOf(id)].do(func(now time.Duration, s *shard) {
 		if r := s.replicas[id]; r != nil {
@@ -70,7 +70,7 @@ func (b *Broker) Replica(ctx context.Context, topic string, n int) (*Replica, er
 // snapshot describes the replica as it is now.
 func (r *replicaState) snapshot(now time.Duration) *Replica {
 	rep := &Replica{
-		Partition: r.id.Partition, Broker: r.env.self, Role: r.role.String(), Fault: r.fault,
+		Partition: int(r.id.Partition), Broker: r.env.self, Role: r.role.String(), Fault: r.fault,
 		Leader: protocol.NoLeader, LeaderEpoch: noEpoch, PartitionEpoch: -1, Led: r.led,
 		LogStart: r.start, LogEnd: r.end, StoredEnd: r.stored, HighWatermark: r.hw,
 	}
@@ -148,7 +148,8 @@ type Status struct {
 	Registration    error // why the last attempt to register failed; nil: it did not
 	Linked          []int32
 	StoreAge        time.Duration // how long the oldest write has been under way
-	StoreBytes      uint64
+	StoreQueue      int64         // bytes that wait for the store
+	StoreBytes      uint64        // that the store takes on disk
 
 	Elections, Truncations, Resets, Expansions, Shrinks, Damaged uint64
 	// DroppedMessages and DroppedItems count what came and was refused before it
@@ -160,14 +161,15 @@ type Status struct {
 func (b *Broker) Status() Status {
 	b.mu.Lock()
 	s := Status{
-		Broker: b.cfg.ID, Unfit: b.unfit, Registration: b.regError,
+		Broker: b.cfg.ID, Unfit: b.unfitReason(), Registration: b.regError,
 		Elections: b.counts.elections, Truncations: b.counts.truncations, Resets: b.counts.resets,
 		Expansions: b.counts.expansions, Shrinks: b.counts.shrinks, Damaged: b.counts.damaged,
 	}
 	b.mu.Unlock()
 	s.BrokerEpoch, s.Controller, s.ControllerEpoch = b.epoch.Load(), b.controllerID(), b.controllerTerm.Load()
-	s.StoreAge, s.StoreBytes = b.writer.oldest(), b.cfg.Store.Health().Disk
-	s.DroppedMessages, s.DroppedItems = b.links.foreign.Load(), b.links.unsound.Load()
+	s.StoreAge, s.StoreQueue = b.writer.load()
+	s.StoreBytes = b.cfg.Store.Health().Disk
+	s.DroppedMessages, s.DroppedItems = b.links.dropped(), b.links.unsound.Load()
 	for _, l := range b.links.all() {
 		if b.links.isUp(l.peer.ID) {
 			s.Linked = append(s.Linked, l.peer.ID)

@@ -159,6 +159,7 @@ func (r *replicaState) sendProposal(now time.Duration) {
 	p := r.isr.pending
 	p.sentAt, p.sentTo = now, r.env.controller.epoch
 	r.env.eff.proposals = append(r.env.eff.proposals, p.proposal)
+	r.touch() // for the deadline of the next attempt
 }
 
 // resend repeats a pending proposal to a new Controller, or after a while (D17, AP-2).

@@ -70,7 +70,7 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 		return protocol.TooLarge
 	case a.Acks == protocol.AcksAll && len(r.isr.committed) < int(r.state.MinISR):
 		return protocol.NotEnoughReplicas
-	case r.uncommittedBytes+int64(len(a.Batch)) > r.env.cfg.MaxUncommittedBytes:
+	case r.env.shard.storeFull || r.uncommittedBytes+int64(len(a.Batch)) > r.env.cfg.MaxUncommittedBytes:
 		return protocol.Overloaded
 	}
 	return protocol.OK
@@ -201,6 +201,10 @@ func (r *replicaState) answerFetch(to int32, f *protocol.Fetch, a protocol.Fetch
 
 // finishLeader ends a leader's turn.
 func (r *replicaState) finishLeader(now time.Duration) {
+	if r.end < max(r.hw, r.epochStart) {
+		r.fail(errBehindHW)
+		return
+	}
 	r.advanceHW(now)
 	r.settle()
 	r.serveReads()
@@ -275,7 +279,7 @@ func (r *replicaState) fetchRead(c coldRead, run []byte, err error) {
 	if c.gen != r.gen || m.parked == nil || m.parked.Offset != c.from {
 		return
 	}
-	batches, splitErr := splitBatches(run, c.limit)
+	batches, splitErr := splitBatches(run, c.limit, c.maxBytes)
 	if err != nil || splitErr != nil || len(batches) == 0 {
 		r.fail(firstError(err, splitErr, errEmptyRead))
 		return

@@ -10,6 +10,9 @@ import (
 // errEmptyRead is the damage of a store that has nothing where the log says it has.
 var errEmptyRead = errors.New("tidemark: store holds no batch inside the log")
 
+// maxReaders bounds the reads that wait at one partition.
+const maxReaders = 4096
+
 // parkedRead is a client's read that waits for records, or for a valid high watermark.
 type parkedRead struct {
 	peer     int32
@@ -30,6 +33,8 @@ func (r *replicaState) onRead(now time.Duration, peer int32, q *protocol.Read) {
 		r.refuseRead(peer, q.Request, protocol.StorageFailed)
 	case r.role != roleLeader:
 		r.refuseRead(peer, q.Request, protocol.NotLeader)
+	case len(r.readers) >= maxReaders:
+		r.refuseRead(peer, q.Request, protocol.Overloaded)
 	case q.Kind == protocol.ReadRecords && (q.From < r.start || q.From > r.end):
 		// Between the high watermark and the end it waits instead (RD-2).
 		r.refuseRead(peer, q.Request, protocol.OutOfRange)
@@ -68,6 +73,10 @@ func (r *replicaState) serveRead(rd *parkedRead) (done bool) {
 	if rd.reading || rd.from >= r.hw {
 		return false
 	}
+	if !r.roomFor(rd.peer) {
+		r.env.shard.starve(rd.peer, r)
+		return false
+	}
 	batches, ok := r.tail.read(rd.from, r.hw, rd.maxBytes)
 	if !ok {
 		rd.reading = true
@@ -79,6 +88,12 @@ func (r *replicaState) serveRead(rd *parkedRead) (done bool) {
 	}
 	r.answerRead(rd.peer, rd.request, protocol.OK, batches)
 	return true
+}
+
+// roomFor reports whether the way to a broker takes more bulk (D14).
+func (r *replicaState) roomFor(peer int32) bool {
+	link := r.env.links[peer]
+	return peer == r.env.self || link != nil && link.credit > 0
 }
 
 // clientRead goes on with a read whose batches came from the store.
@@ -93,7 +108,7 @@ func (r *replicaState) clientRead(c coldRead, run []byte, err error) {
 		if c.gen != r.gen {
 			return
 		}
-		batches, splitErr := splitBatches(run, c.limit)
+		batches, splitErr := splitBatches(run, c.limit, c.maxBytes)
 		if err != nil || splitErr != nil || len(batches) == 0 {
 			r.fail(firstError(err, splitErr, errEmptyRead))
 			return
@@ -122,6 +137,11 @@ func (r *replicaState) expireReads(now time.Duration) {
 }
 
 func (r *replicaState) answerRead(peer int32, request uint64, code protocol.Code, batches [][]byte) {
+	if link := r.env.links[peer]; link != nil {
+		for _, b := range batches {
+			link.credit -= len(b)
+		}
+	}
 	p := r.env.eff.to(peer)
 	p.ReadAnswers = append(p.ReadAnswers, protocol.ReadAnswer{
 		Request: request, Code: code, Batches: batches,

@@ -110,6 +110,11 @@ type linkStats struct {
 	receivedMessages, receivedBytes uint64 // of this pair of brokers and epochs
 }
 
+// dropped is how many messages were of another cluster, broker, life or session.
+func (s linkStats) dropped() uint64 {
+	return s.foreignCluster + s.wrongAddressee + s.wrongEpoch + s.wrongSession + s.unexpected
+}
+
 type linkPhase uint8
 
 const (

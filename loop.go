@@ -58,7 +58,8 @@ func (l *eventLoop) run() {
 
 func (l *eventLoop) turn(events []loopEvent) {
 	now := l.b.now()
-	l.shard.storeAge = l.b.writer.oldest()
+	age, queued := l.b.writer.load()
+	l.shard.onStoreLoad(now, age, queued > l.b.cfg.MemoryBudget/4)
 	l.b.links.credits(l.shard.onCredit)
 	for i := range events {
 		ev := &events[i]
@@ -75,7 +76,7 @@ func (l *eventLoop) turn(events []loopEvent) {
 		}
 	}
 	eff := l.shard.finish(now)
-	l.next = l.shard.next()
+	l.next = l.shard.next(now)
 	l.carryOut(&eff)
 }
 
@@ -105,7 +106,7 @@ func (l *eventLoop) carryOut(eff *effects) {
 		b.coldRead(l, c)
 	}
 	for _, id := range eff.lookups {
-		b.control.lookup(id)
+		b.control.post(func(time.Duration) { b.control.lookup(id) })
 	}
 	for _, n := range eff.notes {
 		b.noted(n)

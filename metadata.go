@@ -72,7 +72,14 @@ type topicEntry struct {
 	topic   protocol.Topic
 	written bool            // its keys exist
 	parts   []*partEntry    // those whose state can be read
+	others  []queuedCommand // that name the same topic, until this one is written
 	waiting []commandOrigin // commands that end when every leader accepted
+}
+
+type queuedCommand struct {
+	from      int32
+	fromEpoch int64
+	command   protocol.Command
 }
 
 type commandOrigin struct {
@@ -179,6 +186,9 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 		id: protocol.PartitionID{Topic: t.topic.ID, Partition: n}, key: kv.Key, topic: t, revision: kv.Revision, accepted: noEpoch, floor: noEpoch,
 	}
 	if err := json.Unmarshal(kv.Value, &p.state); err != nil {
+		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
+	}
+	if err := p.state.Valid(); err != nil {
 		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
 	}
 	t.parts = append(t.parts, p)
@@ -346,7 +356,7 @@ func (m *metadata) finish(now time.Duration) metaEffects {
 // reconcile turns what should change into guarded writes, many partitions to one.
 func (m *metadata) reconcile(now time.Duration) {
 	slices.SortFunc(m.dirty, func(a, b *partEntry) int {
-		return cmp.Or(cmp.Compare(a.key, b.key))
+		return cmp.Compare(a.key, b.key)
 	})
 	var batch []partWrite
 	later := m.dirty[:0]

@@ -6,8 +6,8 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// statesPerUpdate bounds one Update, so that it fits any message.
-const statesPerUpdate = 1000
+// updateBytes bounds one Update, so that it fits any message.
+const updateBytes = minMessage / 2
 
 // brokerFeed is how far a broker was told of the cluster image.
 type brokerFeed struct {
@@ -17,7 +17,7 @@ type brokerFeed struct {
 }
 
 // onLink begins or ends the feed of a broker. A new session begins with the whole image.
-func (m *metadata) onLink(broker int32, epoch int64, up bool) {
+func (m *metadata) onLink(broker int32, up bool) {
 	b := m.brokers[broker]
 	if b == nil {
 		b = &brokerEntry{id: broker}
@@ -113,24 +113,25 @@ func (m *metadata) image() []protocol.Update {
 func (m *metadata) chunks(topics []*topicEntry, parts []*partEntry) []protocol.Update {
 	blank := protocol.Update{ControllerEpoch: m.epoch, StoreOK: m.storeOK}
 	out := []protocol.Update{blank}
-	room := func() *protocol.Update {
-		u := &out[len(out)-1]
-		if len(u.Topics)+len(u.States) >= statesPerUpdate {
-			out = append(out, blank)
-			u = &out[len(out)-1]
+	size := 0
+	room := func(need int) *protocol.Update {
+		if size > 0 && size+need > updateBytes {
+			out, size = append(out, blank), 0
 		}
-		return u
+		size += need
+		return &out[len(out)-1]
 	}
 	for _, t := range topics {
-		u := room()
+		u := room(t.topic.Size())
 		u.Topics = append(u.Topics, t.topic)
 	}
 	for _, p := range parts {
 		if !p.topic.written {
 			continue
 		}
-		u := room()
-		u.States = append(u.States, protocol.PartitionUpdate{ID: p.id, State: p.state.Clone()})
+		s := protocol.PartitionUpdate{ID: p.id, State: p.state.Clone()}
+		u := room(s.Size())
+		u.States = append(u.States, s)
 	}
 	return out
 }

@@ -3,8 +3,6 @@ package tidemark
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +27,7 @@ type metaBench struct {
 	out     map[int32]*protocol.Payload
 	resign  error
 	request uint64
+	attempt uint64
 }
 
 func newMetaBench(t *testing.T, brokers ...int32) *metaBench {
@@ -55,7 +54,7 @@ func (b *metaBench) load(epoch int32) {
 	b.writes, b.rereads, b.resign = nil, nil, nil
 	b.observe()
 	for id := range b.epochs {
-		b.m.onLink(id, b.epochs[id], true)
+		b.m.onLink(id, true)
 	}
 }
 
@@ -255,12 +254,19 @@ func (b *metaBench) topic() protocol.PartitionID {
 // propose has the leader propose an ISR, based on the state in force.
 func (b *metaBench) propose(id protocol.PartitionID, isr ...int32) {
 	s := b.m.parts[id].state
-	prop := protocol.Proposal{ID: id, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch}
+	prop := b.proposal(protocol.Proposal{ID: id, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch})
 	for _, m := range isr {
 		prop.ISR = append(prop.ISR, protocol.Member{ID: m, Epoch: b.epochs[m]})
 	}
 	b.m.onProposal(s.Leader, b.epochs[s.Leader], prop)
 	b.turn()
+}
+
+// proposal numbers a proposal, as its leader does.
+func (b *metaBench) proposal(p protocol.Proposal) protocol.Proposal {
+	b.attempt++
+	p.Attempt = b.attempt
+	return p
 }
 
 func (b *metaBench) verdicts(broker int32) []protocol.Code {
@@ -429,7 +435,7 @@ func TestControllerEpochMoved(t *testing.T) {
 			require.Equal(t, before, b.stored("t", 0))
 			clear(b.out)
 			b.observe()
-			b.m.onLink(2, b.epochs[2], true)
+			b.m.onLink(2, true)
 			b.turn()
 			require.Empty(t, b.writes, "writes after it resigned")
 			require.Empty(t, b.out, "speaks after it resigned")
@@ -512,7 +518,7 @@ func TestProposalsJudged(t *testing.T) {
 			clear(b.out)
 
 			from := max(c.from, 1)
-			p := protocol.Proposal{ID: protocol.PartitionID{Topic: topic.ID}, LeaderEpoch: 1, PartitionEpoch: 3}
+			p := b.proposal(protocol.Proposal{ID: protocol.PartitionID{Topic: topic.ID}, LeaderEpoch: 1, PartitionEpoch: 3})
 			c.propose(b, &p)
 			b.m.onProposal(from, b.epochs[from], p)
 			b.settle()
@@ -760,11 +766,11 @@ func TestFeed(t *testing.T) {
 		}
 		return codes
 	}
-	b.m.onLink(2, b.epochs[2], false)
+	b.m.onLink(2, false)
 	b.propose(id, 1, 2)
 	b.settle()
 	require.Empty(t, b.took(2).Updates, "without a link")
-	b.m.onLink(2, b.epochs[2], true)
+	b.m.onLink(2, true)
 	b.turn()
 	whole := b.took(2).Updates
 	require.Len(t, whole, 1)
@@ -805,14 +811,14 @@ func TestFeed(t *testing.T) {
 func TestImageInParts(t *testing.T) {
 	b := newMetaBench(t, 1)
 	b.turn()
-	b.command(topicNamed("big", 1, statesPerUpdate+500, 1, 1))
+	b.command(topicNamed("big", 1, 2500, 1, 1))
 	b.settle()
 	b.command(topicNamed("a", 2, 1, 1, 1))
 	b.settle()
 	clear(b.out)
 	b.register(2)
 	b.observe()
-	b.m.onLink(2, b.epochs[2], true)
+	b.m.onLink(2, true)
 	b.turn()
 	parts := b.took(2).Updates
 	require.Len(t, parts, 2)
@@ -834,7 +840,7 @@ func TestImageInParts(t *testing.T) {
 	code, completed = take(parts[1])
 	require.Equal(t, protocol.OK, code)
 	require.True(t, completed && m.whole)
-	require.Len(t, m.states, statesPerUpdate+501)
+	require.Len(t, m.states, 2501)
 	require.Len(t, m.topics, 2)
 	_, ok, whole, _ = v.topic("big")
 	require.True(t, ok && whole)
@@ -911,9 +917,9 @@ func TestCreateTopicCommands(t *testing.T) {
 	require.Empty(t, answers(b))
 	r3 := b.command(topicNamed("t", 9, 3, 3, 2))
 	b.turn()
-	require.Equal(t, map[uint64]protocol.Code{r3: protocol.TopicExists}, answers(b))
+	require.Empty(t, answers(b), "whether the topic will exist is not decided")
 	b.settle()
-	require.Empty(t, answers(b), "no leader accepted yet")
+	require.Equal(t, map[uint64]protocol.Code{r3: protocol.TopicExists}, answers(b), "no leader accepted yet")
 	accept := func(n int32) {
 		id := protocol.PartitionID{Topic: topic.ID, Partition: n}
 		s := b.m.parts[id].state
@@ -960,6 +966,25 @@ func TestCreateTopicWhileLeaderFails(t *testing.T) {
 	require.Len(t, got, 1)
 	require.Equal(t, r, got[0].Request)
 	require.Equal(t, []int32{1}, b.stored("t", 0).ISR)
+}
+
+// A partition without a leader does not hold the creation up: nobody is there to accept.
+func TestCreateTopicWhileItsOnlyLeaderGoes(t *testing.T) {
+	b := newMetaBench(t, 1, 2)
+	b.unregister(1)
+	b.observe()
+	b.m.onCommand(2, b.epochs[2], protocol.Command{Request: 1, Kind: protocol.CreateTopic, Topic: topicNamed("t", 1, 1, 1, 1)})
+	b.settle() // led by 2
+	b.register(1)
+	b.observe()
+	b.settle()
+	b.m.onCommand(1, b.epochs[1], protocol.Command{Request: 2, Kind: protocol.CreateTopic, Topic: topicNamed("t", 1, 1, 1, 1)})
+	b.settle()
+	b.unregister(2)
+	b.observe()
+	b.settle()
+	require.Equal(t, protocol.NoLeader, b.stored("t", 0).Leader)
+	require.NotEmpty(t, b.took(1).CommandAnswers)
 }
 
 func TestCreateTopicConflicts(t *testing.T) {
@@ -1080,29 +1105,47 @@ func TestFailoverInParts(t *testing.T) {
 	}
 }
 
-// An unreadable store makes no Controller; it is never taken for an empty one (D3).
-func TestUnreadableStore(t *testing.T) {
-	state := string(marshal(protocol.PartitionState{Version: 1}))
-	topic := string(marshal(topicRecord{Topic: topicNamed("t", 1, 2, 1, 1)}))
-	good := map[string]string{topicKey("t"): topic, partitionKey("t", 0): state, partitionKey("t", 1): state}
-	load := func(spoil func(map[string]string)) error {
-		keys := maps.Clone(good)
-		spoil(keys)
-		var kvs []coordination.KV
-		for _, key := range slices.Sorted(maps.Keys(keys)) {
-			kvs = append(kvs, coordination.KV{Key: key, Value: []byte(keys[key]), Revision: 1})
-		}
-		return errors.Join(newMetadata(1, 1, 1, kvs).unreadable...)
+// What cannot be read is left alone, and so is what it is about: it is never taken for
+// absent (D3), and the rest goes on (D7).
+func TestUnreadableKeys(t *testing.T) {
+	start := func(t *testing.T) *metaBench {
+		b := newMetaBench(t, 1, 2, 3)
+		b.command(topicNamed("t", 1, 3, 3, 2))
+		b.settle()
+		b.command(topicNamed("u", 2, 1, 3, 2))
+		b.settle()
+		return b
 	}
-	require.NoError(t, load(func(map[string]string) {}))
-	for name, spoil := range map[string]func(map[string]string){
-		"topic":             func(k map[string]string) { k[topicKey("t")] = "{" },
-		"state":             func(k map[string]string) { k[partitionKey("t", 1)] = "[]" },
-		"state missing":     func(k map[string]string) { delete(k, partitionKey("t", 1)) },
-		"state of no topic": func(k map[string]string) { k[partitionKey("u", 0)] = state },
-		"state beyond":      func(k map[string]string) { k[partitionKey("t", 2)] = state },
+	for name, c := range map[string]struct {
+		key, value string
+		left       int // partitions that are known
+	}{
+		"topic":               {topicKey("t"), "{", 1},
+		"another topic":       {topicKey("t"), string(marshal(topicRecord{Topic: topicNamed("v", 1, 3, 3, 2)})), 1},
+		"impossible topic":    {topicKey("t"), string(marshal(topicRecord{Topic: topicNamed("t", 1, 0, 3, 2)})), 1},
+		"state":               {partitionKey("t", 1), "[]", 3},
+		"state of no topic":   {partitionKey("v", 0), "{}", 4},
+		"state beyond topic":  {partitionKey("t", 3), "{}", 4},
+		"something unrelated": {topicsPrefix + "t/other", "x", 4},
 	} {
-		require.Error(t, load(spoil), name)
+		t.Run(name, func(t *testing.T) {
+			b := start(t)
+			b.do(coordination.Txn{Ops: []coordination.Op{{Key: c.key, Value: []byte(c.value)}}})
+			kvs, _, err := b.store.List(t.Context(), topicsPrefix)
+			require.NoError(t, err)
+			epoch := b.m.epochRevision
+			b.m = newMetadata(1, 1, epoch, kvs)
+			require.NotEmpty(t, b.m.unreadable)
+			require.Len(t, b.m.parts, c.left)
+			b.unregister(1)
+			b.observe()
+			b.settle()
+			require.NotEqual(t, int32(1), b.stored("u", 0).Leader, "the rest goes on")
+			kv, ok, err := b.store.Get(t.Context(), c.key)
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, c.value, string(kv.Value), "it was touched")
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package tidemark
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tidemark-log/tidemark/coordination"
@@ -24,6 +25,8 @@ func (m *metadata) onCommand(from int32, fromEpoch int64, c protocol.Command) {
 	switch {
 	case t == nil:
 		m.create(origin, c.Topic)
+	case !t.written && t.topic.ID != c.Topic.ID:
+		t.others = append(t.others, queuedCommand{from, fromEpoch, c}) // until that creation is decided
 	case t.topic.ID == c.Topic.ID:
 		t.waiting = append(t.waiting, origin) // the same request again: its answer was lost
 		m.answerCreated(t)
@@ -32,18 +35,16 @@ func (m *metadata) onCommand(from int32, fromEpoch int64, c protocol.Command) {
 	}
 }
 
-const (
-	maxTopicName  = 249
-	maxPartitions = 100_000
-)
+// maxPartitions bounds a topic, which is written in one transaction.
+const maxPartitions = 20_000
 
 // invalidTopic says what is wrong with a topic, or "".
 func invalidTopic(t *protocol.Topic) string {
 	switch {
 	case t.ID.IsZero():
 		return "topic id is zero"
-	case t.Name == "" || len(t.Name) > maxTopicName || t.Name == "." || t.Name == "..":
-		return fmt.Sprintf("topic name must have 1 to %d characters and not be . or ..", maxTopicName)
+	case t.Name == "" || len(t.Name) > protocol.MaxTopicName || t.Name == "." || t.Name == "..":
+		return fmt.Sprintf("topic name must have 1 to %d characters and not be . or ..", protocol.MaxTopicName)
 	case slices.ContainsFunc([]byte(t.Name), func(c byte) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-'
 	}):
@@ -119,6 +120,7 @@ func (m *metadata) placement() (live, down []int32, carried map[int32]load) {
 func (m *metadata) creationConflicted(t *topicEntry, kvs map[string]coordination.KV) {
 	waiting := t.waiting
 	t.waiting = nil
+	defer m.decided(t)
 	delete(m.topics, t.topic.Name)
 	for _, p := range t.parts {
 		delete(m.parts, p.id)
@@ -136,6 +138,28 @@ func (m *metadata) creationConflicted(t *topicEntry, kvs map[string]coordination
 	for _, origin := range waiting {
 		m.answer(origin, protocol.Failed, "the coordination store refused the topic's keys", nil)
 	}
+}
+
+// decided looks again at the commands that came while a creation was under way.
+func (m *metadata) decided(t *topicEntry) {
+	others := t.others
+	t.others = nil
+	for _, q := range others {
+		m.onCommand(q.from, q.fromEpoch, q.command)
+	}
+}
+
+// abdicate ends the commands that wait: whoever sent them looks for the next
+// Controller, which finds the topic in the store.
+func (m *metadata) abdicate() map[int32]*protocol.Payload {
+	for _, name := range slices.Sorted(maps.Keys(m.topics)) {
+		t := m.topics[name]
+		for _, origin := range t.waiting {
+			m.answer(origin, protocol.NotController, "", nil)
+		}
+		t.waiting = nil
+	}
+	return m.eff.out
 }
 
 // answerCreated ends the creations that waited for every leader to accept. A
@@ -196,6 +220,9 @@ func (m *metadata) clearReplaced() {
 // vouchedFor reports whether some partition counts on the broker's data, or may
 // do so once a write under way is decided.
 func (m *metadata) vouchedFor(id int32) bool {
+	if len(m.unreadable) > 0 {
+		return true // what cannot be read may count on it (D3)
+	}
 	for _, p := range m.parts {
 		if p.state.InISR(id) || slices.Contains(p.state.ELR, id) || (p.writing && slices.Contains(p.state.Replicas, id)) {
 			return true

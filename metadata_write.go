@@ -227,6 +227,7 @@ func (m *metadata) applied(w *metaWrite, revision int64) {
 	if w.topic != nil {
 		w.topic.written = true
 		m.created = append(m.created, w.topic)
+		m.decided(w.topic)
 	}
 	if w.clear != nil {
 		w.clear.clearing = false

@@ -878,13 +878,13 @@ func TestB5StatusIsTruthful(t *testing.T) {
 		w.equalLogs(p)
 		s := w.status(p)
 		require.Equal(t, tidemark.PartitionStatus{
-			Leader: s.Leader, Replicas: s.Replicas, ISR: s.Replicas, MinISR: 2, Ends: &tidemark.Offsets{HighWatermark: 1, LogEnd: 1},
+			Leader: s.Leader, PartitionEpoch: s.PartitionEpoch, Replicas: s.Replicas, ISR: s.ISR, MinISR: 2, Ends: &tidemark.Offsets{HighWatermark: 1, LogEnd: 1},
 		}, s)
 		for _, b := range w.Brokers() {
 			st := b.Status()
 			require.Equal(t, b.ID(), st.Broker)
 			require.NoError(t, errors.Join(st.Unfit, st.Registration))
-			require.Len(t, st.Linked, 2)
+			w.until("linked", func() bool { return len(b.Status().Linked) == 2 })
 			require.Positive(t, st.BrokerEpoch)
 			require.Equal(t, int32(1), st.ControllerEpoch)
 		}

@@ -3,7 +3,6 @@ package tidemark
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -36,12 +35,13 @@ const (
 
 // AppendOptions adjusts one append.
 type AppendOptions struct {
-	Acks Acks
+	Acks Acks // what to wait for. Default AcksAll
 }
 
-// Result says where the records of an append are.
+// Result says where the records of an append are. It means something only when
+// OutcomeOf the error is Appended.
 type Result struct {
-	Base, Last  int64 // offsets of the first and the last record; -1 with AcksNone
+	Base, Last  int64 // offsets of the first and the last record; -1 with AcksNone, or when not known
 	LeaderEpoch int32 // the epoch under which they were stored
 }
 
@@ -73,24 +73,27 @@ func (p *Partition) Append(ctx context.Context, recs ...Record) (Result, error) 
 // retried here; one that was refused because the leader moved is.
 func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Record) (Result, error) {
 	if o.Acks < AcksAll || o.Acks > AcksNone {
-		return Result{}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
+		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
 	}
 	batch, err := p.encode(recs)
 	if err != nil {
-		return Result{}, p.appendError(NotAppended, err)
+		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 	}
 	why := error(nil)
 	for {
 		r, err := p.client.locate(ctx, p.topic, p.n, protocol.UUID{})
 		if err != nil {
-			return Result{}, p.appendError(NotAppended, err)
+			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
+		}
+		if ctx.Err() != nil {
+			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, ctxError(ctx, why))
 		}
 		answered := make(chan protocol.AppendAnswer, 1)
 		var hint *protocol.PartitionState
 		if r.append(protocol.Append{LeaderEpoch: -1, Acks: o.Acks, Batch: batch}, nil, func(a protocol.AppendAnswer) { answered <- a }) {
 			select {
 			case <-ctx.Done():
-				return Result{}, p.appendError(Unknown, ctxError(ctx, why))
+				return Result{Base: -1, Last: -1}, p.appendError(Unknown, ctxError(ctx, why))
 			case a := <-answered:
 				if a.Code == protocol.OK {
 					return Result{a.Base, a.Last, a.LeaderEpoch}, nil
@@ -102,13 +105,13 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 			}
 		}
 		if err := r.again(ctx, hint); err != nil {
-			return Result{}, p.appendError(NotAppended, ctxError(ctx, why))
+			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, ctxError(ctx, why))
 		}
 	}
 }
 
 func (p *Partition) appendError(o Outcome, err error) error {
-	return &AppendError{Topic: p.topic, Partition: p.n, Outcome: o, Err: err}
+	return &AppendError{Topic: p.topic, Partition: int(p.n), Outcome: o, Err: err}
 }
 
 // encode makes one batch of the records, within the limits of a broker at hand.
@@ -212,13 +215,19 @@ func (p *Partition) Fetch(ctx context.Context, offset int64, o FetchOptions) (Fe
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 1 << 20
 	}
-	q := protocol.Read{
-		From: offset, MaxBytes: int32(min(o.MaxBytes, 1<<30)),
-		MaxWaitMs: int32(min(max(o.MaxWait, 0), time.Hour) / time.Millisecond),
-	}
-	a, err := p.ask(ctx, q, &protocol.UUID{})
-	if err != nil {
-		return Fetched{}, err
+	q := protocol.Read{From: offset, MaxBytes: int32(min(o.MaxBytes, 1<<30))}
+	var a protocol.ReadAnswer
+	var bound protocol.UUID
+	for end := time.Now().Add(max(o.MaxWait, 0)); ; {
+		left := time.Until(end)
+		q.MaxWaitMs = int32(min(max(left.Milliseconds(), 0), readWaitMs))
+		var err error
+		if a, err = p.ask(ctx, q, &bound); err != nil {
+			return Fetched{}, err
+		}
+		if len(a.Batches) > 0 || left <= readWaitMs*time.Millisecond {
+			break
+		}
 	}
 	f := Fetched{HighWatermark: a.HW, LogStart: a.LogStart, LeaderEpoch: a.LeaderEpoch}
 	for rec, err := range recordsOf(a.Batches, offset) {
@@ -324,7 +333,7 @@ func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record
 }
 
 // Writable returns nil when an append with AcksAll would be taken now, as far as
-// this broker knows, or why not. It does not wait.
+// this broker knows, or why not. It waits only until this broker knows the cluster and the topic.
 func (p *Partition) Writable(ctx context.Context) error {
 	b, t, err := p.client.topicOf(ctx, p.topic)
 	if err != nil {
@@ -353,9 +362,13 @@ type PartitionStatus struct {
 	ISR            []int32
 	OSR            []int32 // AR = ISR + OSR
 	MinISR         int     // in force: never above the number of replicas
-	// Ends are the leader's; nil when it did not answer before ctx ended.
+	// Ends are the leader's; nil when it did not answer within a second. Just after a
+	// failover it may not: its high watermark is not valid yet.
 	Ends *Offsets
 }
+
+// statusWait is how long Status waits for the leader.
+const statusWait = time.Second
 
 // Status returns the partition's state as this broker knows it, with the ends as
 // its leader has them.
@@ -376,11 +389,9 @@ func (p *Partition) Status(ctx context.Context) (PartitionStatus, error) {
 	if s.Leader == protocol.NoLeader {
 		return st, nil
 	}
-	ends, err := p.Offsets(ctx)
-	if err != nil && !errors.Is(err, context.Cause(ctx)) {
-		return st, err
-	}
-	if err == nil {
+	endsCtx, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	if ends, err := p.Offsets(endsCtx); err == nil {
 		st.Ends = &ends
 	}
 	return st, nil

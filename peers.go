@@ -24,6 +24,8 @@ type linkSet struct {
 	armed   atomic.Int64  // when the ticker wakes next, in nanoseconds of the broker's clock
 	foreign atomic.Uint64 // messages dropped before they reached a link
 	unsound atomic.Uint64 // items dropped out of payloads
+	refused atomic.Uint64 // messages that the transport did not take
+	past    atomic.Uint64 // messages dropped by links that are gone
 }
 
 // peerLink is one link and its lock. The lock is held for a step of the link and
@@ -89,6 +91,7 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 	for _, p := range ended {
 		p.mu.Lock()
 		p.gone = true
+		s.past.Add(p.link.stats().dropped())
 		if p.link.isUp() {
 			s.b.linkChanged(p.peer.ID, p.link.cfg.peerEpoch, false)
 		}
@@ -104,18 +107,24 @@ func (s *linkSet) wake() {
 	}
 }
 
+// sendOptions are what a client's request asks of the link.
+type sendOptions struct {
+	bulk    bool    // refuse when the link has no credit
+	session *uint64 // see route.append; nil: any
+}
+
 // send gives a payload to the link of a broker; false when there is no session,
-// or another one than session names.
-func (s *linkSet) send(peer int32, p *protocol.Payload, session *uint64) bool {
+// or the options forbid it.
+func (s *linkSet) send(peer int32, p *protocol.Payload, o sendOptions) bool {
 	l := s.get(peer)
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
-	ok := session == nil || *session == 0 || *session == l.link.session
-	ok = ok && l.link.send(s.b.now(), *p, &l.out)
-	if ok && session != nil {
-		*session = l.link.session
+	ok := o.session == nil || *o.session == 0 || *o.session == l.link.session
+	ok = ok && !(o.bulk && l.link.credit() <= 0) && l.link.send(s.b.now(), *p, &l.out)
+	if ok && o.session != nil {
+		*o.session = l.link.session
 	}
 	s.settle(l)
 	return ok
@@ -131,6 +140,14 @@ func (s *linkSet) receive(m *protocol.Message) {
 	if l == nil || m.ValidHeader() != nil {
 		s.foreign.Add(1)
 		return
+	}
+	// Before the lock: it looks at every byte of every batch.
+	if sound, unsound, err := m.Payload.Sound(); unsound > 0 {
+		s.unsound.Add(uint64(unsound))
+		s.b.log.Warn("dropped unsound items", "broker", s.b.cfg.ID, "peer", m.From, "items", unsound, "error", err)
+		mended := *m
+		mended.Payload = sound
+		m = &mended
 	}
 	l.mu.Lock()
 	starved := l.link.credit() <= 0
@@ -158,18 +175,16 @@ func (s *linkSet) settle(l *peerLink) {
 		s.b.linkChanged(l.peer.ID, epoch, true)
 	}
 	for i := range out.deliver {
-		sound, unsound, err := out.deliver[i].Sound()
-		if unsound > 0 {
-			s.unsound.Add(uint64(unsound))
-			s.b.log.Warn("dropped unsound items", "peer", l.peer.ID, "items", unsound, "error", err)
-		}
-		s.b.deliver(l.peer.ID, epoch, &sound)
+		s.b.deliver(l.peer.ID, epoch, &out.deliver[i])
 	}
 	next := l.link.next()
 	l.mu.Unlock()
 	for _, m := range out.send {
 		// A message that is refused is a message that is lost: the link notices.
-		_ = s.b.cfg.Transport.Send(l.peer, m)
+		if err := s.b.cfg.Transport.Send(l.peer, m); err != nil {
+			s.refused.Add(1)
+			s.b.log.Debug("transport refused a message", "broker", s.b.cfg.ID, "peer", l.peer.ID, "bytes", m.Size(), "error", err)
+		}
 	}
 	if int64(next) < s.armed.Load() {
 		s.wake()
@@ -207,6 +222,7 @@ func (s *linkSet) run() {
 	for {
 		next := min(s.tick(), s.b.now()+idle)
 		s.armed.Store(int64(next))
+		next = min(next, s.due()) // a step meanwhile did not know what to compare with
 		timer.Reset(max(next-s.b.now(), 0))
 		select {
 		case <-s.b.stopping:
@@ -217,17 +233,38 @@ func (s *linkSet) run() {
 	}
 }
 
+// due is when the next link wants a tick.
+func (s *linkSet) due() time.Duration {
+	next := time.Duration(math.MaxInt64)
+	for _, l := range s.all() {
+		l.mu.Lock()
+		next = min(next, l.link.next())
+		l.mu.Unlock()
+	}
+	return next
+}
+
+// dropped counts the messages that were of another cluster, broker or life, or of
+// another session than the present one.
+func (s *linkSet) dropped() uint64 {
+	n := s.foreign.Load() + s.past.Load()
+	for _, l := range s.all() {
+		l.mu.Lock()
+		n += l.link.stats().dropped()
+		l.mu.Unlock()
+	}
+	return n
+}
+
 // tick steps every link whose time has come, and returns when the next one is due.
 func (s *linkSet) tick() time.Duration {
 	now := s.b.now()
-	next := time.Duration(math.MaxInt64)
 	for _, l := range s.all() {
 		l.mu.Lock()
 		if l.link.next() <= now {
 			l.link.tick(now, &l.out)
 		}
-		next = min(next, l.link.next())
 		s.settle(l)
 	}
-	return next
+	return s.due()
 }

@@ -146,7 +146,7 @@ func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
 }
 
 func (p *Producer) refused(n int, err error) error {
-	return &AppendError{Topic: p.topic.name, Partition: int32(n), Outcome: NotAppended, Err: err}
+	return &AppendError{Topic: p.topic.name, Partition: n, Outcome: NotAppended, Err: err}
 }
 
 // choose finds the record's partition.
@@ -204,7 +204,7 @@ func (p *Producer) enqueue(n int, id uint64, q *queuedRecord) error {
 func (p *Producer) Resume(partition int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.streams[int32(partition)]
+	s := p.streams[partitionNumber(partition)]
 	if s == nil || !s.halted {
 		return nil
 	}

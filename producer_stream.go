@@ -89,6 +89,8 @@ func (s *stream) send() (done []ended, blocked bool) {
 		}
 		r, ok, err := s.route()
 		switch {
+		case err != nil && len(s.sent) > 0:
+			return nil, false // those ahead end first
 		case err != nil:
 			return s.refuseQueue(err), false
 		case !ok:
@@ -282,7 +284,7 @@ func (s *stream) acked(b *sentBatch) []ended {
 func (s *stream) failed(records []*queuedRecord, res Result, o Outcome, err error) []ended {
 	done := make([]ended, len(records))
 	for i, q := range records {
-		done[i] = ended{q: q, res: res, err: &AppendError{Topic: s.p.topic.name, Partition: s.n, Outcome: o, Err: err}}
+		done[i] = ended{q: q, res: res, err: &AppendError{Topic: s.p.topic.name, Partition: int(s.n), Outcome: o, Err: err}}
 	}
 	return done
 }

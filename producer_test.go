@@ -16,6 +16,7 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/storage/memstore"
+	"github.com/tidemark-log/tidemark/transport"
 )
 
 // testingT is what a test and a property have in common.
@@ -38,6 +39,9 @@ type streamBench struct {
 	ends   []streamEnd // in the order of the callbacks
 }
 
+// large is the size of a record that fills a batch.
+const large = 64<<10 - 100
+
 type streamEnd struct {
 	n   int // number of the record
 	res Result
@@ -51,6 +55,7 @@ func newStreamBench(t testingT, o ProducerOptions, brokers int) *streamBench {
 		require.NoError(t, err)
 		b := newBroker(Config{
 			ID: id + 1, Store: store, Coordination: memory.New(memory.Options{Manual: true}).Connect(), Loops: 1,
+			MaxRecordBytes: 64 << 10, MaxBatchBytes: 64 << 10,
 		}.withDefaults())
 		s.b = append(s.b, b)
 	}
@@ -113,6 +118,13 @@ func (s *streamBench) sent(broker int32) []protocol.Append {
 	return all
 }
 
+// waited has the pause after a refusal be over.
+func (s *streamBench) waited() {
+	for _, st := range s.p.streams {
+		st.notBefore = time.Time{}
+	}
+}
+
 // answer answers an append, and lets the Producer act upon it.
 func (s *streamBench) answer(a protocol.Append, code protocol.Code, outcome Outcome, base int64) {
 	s.b[s.leader-1].appends.finish(s.leader, a.Request, protocol.AppendAnswer{
@@ -171,13 +183,13 @@ func TestProducerGathersAndPipelines(t *testing.T) {
 		require.Equal(t, Result{Base: int64(i), Last: int64(i)}, e.res)
 	}
 
-	s.add(40, 1<<19) // two to a batch
+	s.add(40, large/2) // two to a batch
 	under := s.sent(1)
 	require.Len(t, under, batchesInFlight)
 	for i, a := range under {
 		require.Equal(t, under[0].Stream, a.Stream)
 		require.NotZero(t, a.Stream.ID)
-		require.LessOrEqual(t, len(a.Batch), 1<<20)
+		require.LessOrEqual(t, len(a.Batch), 64<<10)
 		s.answer(a, protocol.OK, Appended, int64(6+i))
 	}
 	require.Len(t, s.sent(1), batchesInFlight)
@@ -186,7 +198,7 @@ func TestProducerGathersAndPipelines(t *testing.T) {
 // Answers may come in any order: the ends do not.
 func TestProducerEndsInOrder(t *testing.T) {
 	s := newStreamBench(t, ProducerOptions{}, 1)
-	s.add(4, 1<<20-100)
+	s.add(4, large)
 	a := s.sent(1)
 	require.Len(t, a, 4)
 	s.answer(a[2], protocol.OK, Appended, 2)
@@ -203,7 +215,7 @@ func TestProducerEndsInOrder(t *testing.T) {
 func TestProducerSendsRefusedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStreamBench(t, ProducerOptions{}, 2)
-		s.add(5, 1<<20-100)
+		s.add(5, large)
 		a := s.sent(1)
 		require.Len(t, a, 4)
 		s.answer(a[1], protocol.StreamRefused, NotAppended, -1)
@@ -233,10 +245,10 @@ func TestProducerSendsRefusedAgain(t *testing.T) {
 // A batch for another leader epoch waits until nothing of the last one is under way.
 func TestProducerWaitsForTheOldEpoch(t *testing.T) {
 	s := newStreamBench(t, ProducerOptions{}, 2)
-	s.add(1, 1<<20-100)
+	s.add(1, large)
 	a := s.sent(1)
 	s.lead(2, 1)
-	s.add(1, 1<<20-100)
+	s.add(1, large)
 	require.Empty(t, s.sent(2))
 	s.leader = 1
 	s.answer(a[0], protocol.OK, Appended, 0)
@@ -244,16 +256,87 @@ func TestProducerWaitsForTheOldEpoch(t *testing.T) {
 	require.Len(t, s.sent(2), 1)
 }
 
+// Two ways to one leader, over a link and straight to it: what goes the second way
+// waits for what went the first.
+func TestProducerWaitsForTheOldWay(t *testing.T) {
+	s := newStreamBench(t, ProducerOptions{}, 2)
+	all := s.b
+	s.lead(2, 1)
+	s.b = all[:1] // the leader, broker 2, is not at hand yet
+	l := newLink(linkConfig{self: 1, peer: 2, selfEpoch: 1, peerEpoch: 2, sessionTimeout: time.Hour, maxMessage: 4 << 20, window: 16 << 20}, 1, 1)
+	l.phase = linkUp
+	all[0].links.peers[2] = &peerLink{link: l}
+	all[0].cfg.Transport = blackHole{}
+	s.add(2, large)
+	s.p.pump()
+	sent := s.p.streams[0].sent
+	require.Len(t, sent, 2)
+	s.b = all
+	s.add(1, large)
+	require.Empty(t, s.sent(2))
+	for i := range sent {
+		all[0].appends.finish(2, uint64(i+1), protocol.AppendAnswer{Outcome: Appended, Base: int64(i), Last: int64(i), LeaderEpoch: 1})
+	}
+	s.react()
+	require.Equal(t, upTo(2), s.numbers())
+	require.Len(t, s.sent(2), 1)
+}
+
+type blackHole struct{}
+
+func (blackHole) Start(transport.Handler) error                { return nil }
+func (blackHole) Send(transport.Peer, *protocol.Message) error { return nil }
+func (blackHole) MaxMessageBytes() int                         { return 4 << 20 }
+func (blackHole) Close() error                                 { return nil }
+
+// What is refused for longer than RetryFor ends, in order, and stops its partition.
+func TestProducerGivesUp(t *testing.T) {
+	for name, code := range map[string]protocol.Code{"no leader": protocol.OK, "refused": protocol.NotEnoughReplicas} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 3 * time.Second
+				s := newStreamBench(t, ProducerOptions{RetryFor: limit}, 1)
+				if code == protocol.OK {
+					s.lead(protocol.NoLeader, 1)
+				}
+				s.add(3, large)
+				began := time.Now()
+				for len(s.ends) == 0 && time.Since(began) < 2*limit {
+					for _, a := range s.sent(1) {
+						s.answer(a, code, NotAppended, -1)
+					}
+					time.Sleep(retryPause)
+				}
+				require.GreaterOrEqual(t, time.Since(began), limit)
+				require.LessOrEqual(t, time.Since(began), limit+10*retryPause)
+				require.Equal(t, upTo(3), s.numbers())
+				want := ErrNotLeader
+				if code != protocol.OK {
+					want = ErrNotEnoughReplicas
+				}
+				for _, e := range s.ends {
+					require.ErrorIs(t, e.err, want)
+					require.Equal(t, NotAppended, OutcomeOf(e.err))
+				}
+				require.ErrorIs(t, s.p.AppendAsync(t.Context(), Record{}, nil), ErrResume)
+				require.NoError(t, s.p.Resume(0))
+				s.lead(1, 2)
+				s.add(1, 10)
+				time.Sleep(retryPause)
+				s.answer(s.sent(1)[0], protocol.OK, Appended, 0)
+				require.NoError(t, s.ends[3].err)
+			})
+		})
+	}
+}
+
 // A refusal that another leader would repeat ends the batch; those behind it, refused
 // for its sake, are sent again.
 func TestProducerFinalRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for code, want := range map[protocol.Code]error{
-			protocol.NotEnoughReplicas: ErrNotEnoughReplicas, protocol.TooLarge: ErrBatchTooLarge, protocol.Overloaded: ErrOverloaded,
-			protocol.Corrupt: ErrInvalidRecord,
-		} {
+		for code, want := range map[protocol.Code]error{protocol.TooLarge: ErrBatchTooLarge, protocol.Corrupt: ErrInvalidRecord} {
 			s := newStreamBench(t, ProducerOptions{}, 1)
-			s.add(2, 1<<20-100)
+			s.add(2, large)
 			a := s.sent(1)
 			s.answer(a[0], code, NotAppended, -1)
 			s.answer(a[1], protocol.StreamRefused, NotAppended, -1)
@@ -275,7 +358,7 @@ func TestProducerFinalRefusal(t *testing.T) {
 // were decided, the rest as not appended; and nothing is taken before Resume.
 func TestProducerHaltsAfterUnknown(t *testing.T) {
 	s := newStreamBench(t, ProducerOptions{}, 1)
-	s.add(7, 1<<20-100)
+	s.add(7, large)
 	a := s.sent(1)
 	require.Len(t, a, 4)
 	s.answer(a[0], protocol.Canceled, Unknown, -1)
@@ -309,7 +392,7 @@ func TestProducerHaltsAfterUnknown(t *testing.T) {
 // A refused batch with an unknown one behind it is not sent again.
 func TestProducerHaltsBehindRefused(t *testing.T) {
 	s := newStreamBench(t, ProducerOptions{}, 1)
-	s.add(3, 1<<20-100)
+	s.add(3, large)
 	a := s.sent(1)
 	s.answer(a[0], protocol.NotLeader, NotAppended, -1)
 	s.answer(a[1], protocol.Canceled, Unknown, -1)
@@ -326,7 +409,7 @@ func TestProducerHaltsBehindRefused(t *testing.T) {
 // rest as not appended.
 func TestProducerCutOff(t *testing.T) {
 	s := newStreamBench(t, ProducerOptions{}, 1)
-	s.add(6, 1<<20-100)
+	s.add(6, large)
 	a := s.sent(1)
 	s.answer(a[0], protocol.OK, Appended, 0)
 	s.p.cutOff()
@@ -408,65 +491,50 @@ func (m *modelLog) move(keep int) {
 	m.accepted = nil
 }
 
-// bubble runs f in virtual time, and passes on how it failed.
-func bubble(t *testing.T, f func()) {
-	var failed any
-	synctest.Test(t, func(*testing.T) {
-		defer func() { failed = recover() }()
-		f()
-	})
-	if failed != nil {
-		panic(failed)
-	}
-}
-
 // Whatever leaders do: every record ends once, in order; what was acknowledged is in
 // the log once, in order; what was said not to be appended is not.
 func TestProducerAgainstAModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		bubble(t, func() {
-			t := rt
-			s := newStreamBench(t, ProducerOptions{}, 1)
-			m := &modelLog{s: s}
-			resumes := 0
-			for range rapid.IntRange(10, 200).Draw(t, "steps") {
-				switch rapid.IntRange(0, 11).Draw(t, "step") {
-				case 0, 1:
-					if st := s.p.streams[0]; st != nil && st.halted {
-						if s.p.Resume(0) == nil {
-							resumes++
-						}
-						break
+	rapid.Check(t, func(t *rapid.T) {
+		s := newStreamBench(t, ProducerOptions{MaxBufferedBytes: 1 << 40, RetryFor: 1 << 60}, 1)
+		m := &modelLog{s: s}
+		resumes := 0
+		for range rapid.IntRange(10, 200).Draw(t, "steps") {
+			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			case 0, 1:
+				if st := s.p.streams[0]; st != nil && st.halted {
+					if s.p.Resume(0) == nil {
+						resumes++
 					}
-					s.add(rapid.IntRange(1, 3).Draw(t, "records"), rapid.SampledFrom([]int{10, 10_000, 40_000, 1<<20 - 100}).Draw(t, "bytes"))
-				case 2, 3:
-					time.Sleep(retryPause)
-					m.flying = append(m.flying, s.sent(1)...)
-				case 4, 5, 6:
-					m.take(protocol.OK)
-				case 7:
-					m.take(rapid.SampledFrom([]protocol.Code{protocol.NotLeader, protocol.NotEnoughReplicas, protocol.Overloaded}).Draw(t, "refusal"))
-				case 8:
-					m.commit()
-				case 9, 10:
-					if len(m.answers) > 0 {
-						i := rapid.IntRange(0, len(m.answers)-1).Draw(t, "answer")
-						f := m.answers[i]
-						m.answers = slices.Delete(m.answers, i, i+1)
-						f()
-					}
-				case 11:
-					if rapid.Bool().Draw(t, "leader moves") {
-						m.move(rapid.IntRange(0, len(m.log)-m.committed).Draw(t, "kept"))
-					}
-					if rapid.Bool().Draw(t, "and is known") {
-						s.lead(1, m.epoch)
-					}
+					break
+				}
+				s.add(rapid.IntRange(1, 3).Draw(t, "records"), rapid.SampledFrom([]int{10, 7_000, 20_000, large}).Draw(t, "bytes"))
+			case 2, 3:
+				s.waited()
+				m.flying = append(m.flying, s.sent(1)...)
+			case 4, 5, 6:
+				m.take(protocol.OK)
+			case 7:
+				m.take(rapid.SampledFrom([]protocol.Code{protocol.NotLeader, protocol.NotEnoughReplicas, protocol.Overloaded, protocol.TooLarge}).Draw(t, "refusal"))
+			case 8:
+				m.commit()
+			case 9, 10:
+				if len(m.answers) > 0 {
+					i := rapid.IntRange(0, len(m.answers)-1).Draw(t, "answer")
+					f := m.answers[i]
+					m.answers = slices.Delete(m.answers, i, i+1)
+					f()
+				}
+			case 11:
+				if rapid.Bool().Draw(t, "leader moves") {
+					m.move(rapid.IntRange(0, len(m.log)-m.committed).Draw(t, "kept"))
+				}
+				if rapid.Bool().Draw(t, "and is known") {
+					s.lead(1, m.epoch)
 				}
 			}
-			m.finish()
-			m.check(t)
-		})
+		}
+		m.finish()
+		m.check(t)
 	})
 }
 
@@ -474,7 +542,7 @@ func TestProducerAgainstAModel(t *testing.T) {
 func (m *modelLog) finish() {
 	m.s.lead(1, m.epoch)
 	for range 1000 {
-		time.Sleep(retryPause)
+		m.s.waited()
 		m.flying = append(m.flying, m.s.sent(1)...)
 		for len(m.flying) > 0 {
 			m.take(protocol.OK)
@@ -525,7 +593,7 @@ func (m *modelLog) check(t testingT) {
 }
 
 // A leader that refused one append of a generation refuses the rest of it.
-func TestRefusedStreams(t *testing.T) {
+func TestProducerRefusedStreams(t *testing.T) {
 	var r refusedStreams
 	st := func(id uint64, generation uint32) protocol.Stream {
 		return protocol.Stream{ID: id, Generation: generation}
@@ -560,7 +628,7 @@ func TestProducerRefusesWhatCannotBeStored(t *testing.T) {
 			rec     Record
 			err     error
 		}{
-			"too large":         {rec: Record{Value: make([]byte, 1<<20+1)}, err: ErrRecordTooLarge},
+			"too large":         {rec: Record{Value: make([]byte, 64<<10+1)}, err: ErrRecordTooLarge},
 			"acks":              {options: ProducerOptions{Acks: 7}, err: ErrInvalidAcks},
 			"partitioner above": {options: ProducerOptions{Partitioner: func(Record, int) int { return 1 }}, err: ErrUnknownPartition},
 			"partitioner below": {options: ProducerOptions{Partitioner: func(Record, int) int { return -2 }}, err: ErrUnknownPartition},

@@ -121,6 +121,10 @@ func (r *registrar) claimID(ctx context.Context, session coordination.Session) (
 	if err != nil {
 		return 0, err
 	}
+	if lastKV.Revision < r.b.cfg.Store.Node().BrokerEpoch {
+		return 0, fmt.Errorf("%w: it knows this broker as of %d, the directory has seen %d",
+			ErrCoordinationBehind, lastKV.Revision, r.b.cfg.Store.Node().BrokerEpoch)
+	}
 	var last lastLife
 	if known {
 		if err := json.Unmarshal(lastKV.Value, &last); err != nil {
@@ -225,9 +229,8 @@ func (r *registrar) renew(ctx context.Context, session coordination.Session) err
 			return coordination.ErrSessionExpired
 		case <-ticker.C:
 		}
-		if err := firstError(r.b.unfitReason(), r.b.checkStore()); err != nil {
-			r.b.becomeUnfit(err)
-			return err
+		if err := r.b.unfitReason(); err != nil {
+			return err // the control loop looks after the store
 		}
 		callCtx, cancel := context.WithTimeout(ctx, interval)
 		err := session.Renew(callCtx)

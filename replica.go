@@ -76,6 +76,8 @@ type replicaState struct {
 	wake    time.Duration
 	touched bool
 	queued  bool // in the shard's lagging set
+
+	starving []int32 // peers whose link has to take more before something can be sent
 }
 
 // pendingOp is an op that the store has not completed.
@@ -312,6 +314,7 @@ func (r *replicaState) fail(err error) {
 func (r *replicaState) lookUp(now time.Duration) {
 	r.lookupAt = now
 	r.env.eff.lookups = append(r.env.eff.lookups, r.id)
+	r.touch() // for the deadline of the next attempt
 }
 
 // reply answers the Controller's order to lead or follow.

@@ -22,6 +22,13 @@ func newRequests[A any](lost, over A) *requests[A] {
 	return &requests[A]{waiting: make(map[uint64]request[A]), lost: lost, over: over}
 }
 
+// drain takes no more; what waits goes on.
+func (q *requests[A]) drain() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
 // add registers a request to a broker. done is called once, from any goroutine;
 // it does not block. It returns 0 when the broker has closed.
 func (q *requests[A]) add(peer int32, done func(A)) uint64 {
@@ -64,9 +71,7 @@ func (q *requests[A]) lose(peer int32) {
 
 // close ends everything and takes no more.
 func (q *requests[A]) close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
+	q.drain()
 	q.end(q.over, func(request[A]) bool { return true })
 }
 

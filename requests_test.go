@@ -8,8 +8,7 @@ import (
 )
 
 func TestRequests(t *testing.T) {
-	const lost = "lost"
-	q := newRequests(lost, lost)
+	q := newRequests("lost", "closed")
 	var got []string
 	add := func(peer int32, name string) uint64 {
 		id := q.add(peer, func(a string) { got = append(got, name+" "+a) })
@@ -38,7 +37,7 @@ func TestRequests(t *testing.T) {
 	require.Equal(t, 1, q.open())
 
 	q.close()
-	require.Equal(t, []string{"a yes", "c lost", "e lost", "b lost"}, got)
+	require.Equal(t, []string{"a yes", "c lost", "e lost", "b closed"}, got)
 	q.finish(2, b, "late")
 	require.Zero(t, q.add(2, func(string) { t.Error("called") }))
 	q.close()
@@ -47,7 +46,7 @@ func TestRequests(t *testing.T) {
 
 // A request ends once, whoever is quicker.
 func TestRequestsEndOnce(t *testing.T) {
-	q := newRequests(-1, -1)
+	q := newRequests(-1, -2)
 	const n = 500
 	ends := make([]int, n)
 	ids := make([]uint64, n)

@@ -34,8 +34,9 @@ func TestS016FastBounces(t *testing.T) {
 		}
 		require.NoError(t, s.w.check.err, when)
 	}
-	bounce := func(b *simBroker) {
+	bounce := func(b *simBroker, away time.Duration) {
 		b.crash(0)
+		s.settle(away)
 		b.start()
 		s.settle(50 * time.Millisecond)
 	}
@@ -44,9 +45,13 @@ func TestS016FastBounces(t *testing.T) {
 		lead := s.w.stored("t", 0).Leader
 		s.w.append(s.w.brokers[lead], id, AcksLeader)
 		s.settle(20 * time.Millisecond)
-		bounce(s.w.brokers[3-lead])
+		away := time.Duration(0)
+		if round%2 == 0 { // long enough to be held for dead, and to leave the ISR
+			away = simSession + simSession/10
+		}
+		bounce(s.w.brokers[3-lead], away)
 		whole(round+1, fmt.Sprintf("after the follower's bounce %d", round))
-		bounce(s.w.brokers[s.w.stored("t", 0).Leader])
+		bounce(s.w.brokers[s.w.stored("t", 0).Leader], away)
 		whole(round+1, fmt.Sprintf("after the leader's bounce %d", round))
 	}
 	require.GreaterOrEqual(t, s.w.stored("t", 0).LeaderEpoch, int32(5), "every bounce of a leader ended its epoch")

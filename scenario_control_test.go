@@ -2,13 +2,17 @@ package tidemark
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tidemark-log/tidemark/coordination"
+	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage/memstore"
 )
 
 // rest is settle for worlds in which the Controller has to act upon the registry
@@ -72,9 +76,9 @@ func TestS064DelayedProposalNamesAnEarlierLife(t *testing.T) {
 		b.settle()
 		clear(b.out)
 		s := b.m.parts[id].state
-		prop := protocol.Proposal{ID: id, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch, ISR: []protocol.Member{
+		prop := b.proposal(protocol.Proposal{ID: id, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch, ISR: []protocol.Member{
 			{ID: 1, Epoch: b.epochs[1]}, {ID: 2, Epoch: b.epochs[2]},
-		}}
+		}})
 		return b, func() { b.m.onProposal(1, b.epochs[1], prop) }
 	}
 	t.Run("the Controller knows", func(t *testing.T) {
@@ -94,8 +98,11 @@ func TestS064DelayedProposalNamesAnEarlierLife(t *testing.T) {
 		b.register(2)
 		b.answer(w)
 		require.Equal(t, []int32{1}, b.stored("t", 0).ISR)
-		b.reread() // and it is judged again
+		b.reread() // and it is judged again, in a while
+		require.Empty(t, b.writes)
+		require.Empty(t, b.verdicts(1))
 		b.observe()
+		b.pause()
 		b.settle()
 		require.Equal(t, []protocol.Code{protocol.Ineligible}, b.verdicts(1))
 		require.Equal(t, []int32{1}, b.stored("t", 0).ISR)
@@ -109,6 +116,7 @@ func TestS064DelayedProposalNamesAnEarlierLife(t *testing.T) {
 		b.answer(w)
 		b.reread()
 		b.observe()
+		b.pause()
 		b.settle()
 		require.Equal(t, []protocol.Code{protocol.Ineligible}, b.verdicts(1))
 		require.Equal(t, []int32{1}, b.stored("t", 0).ISR)
@@ -338,4 +346,93 @@ func TestS109ControllerLosesItsSession(t *testing.T) {
 	w.rest(simSession)
 	require.Equal(t, 1, w.check.stats.acks)
 	require.NoError(t, w.check.err)
+}
+
+// flakyStore fails one call around the claim of the Controller's key.
+type flakyStore struct {
+	coordination.Store
+	dropDo, failGet, failList bool
+	claimed                   bool
+}
+
+func claims(t coordination.Txn) bool {
+	return slices.ContainsFunc(t.Ops, func(op coordination.Op) bool { return op.Key == controllerKey && !op.Delete })
+}
+
+func (s *flakyStore) Do(ctx context.Context, t coordination.Txn) (coordination.TxnResult, error) {
+	if claims(t) {
+		if s.dropDo {
+			s.dropDo = false
+			return coordination.TxnResult{}, coordination.ErrUnavailable
+		}
+		s.claimed = true
+	}
+	return s.Store.Do(ctx, t)
+}
+
+func (s *flakyStore) Get(ctx context.Context, key string) (coordination.KV, bool, error) {
+	if s.claimed && s.failGet {
+		s.failGet = false
+		return coordination.KV{}, false, coordination.ErrUnavailable
+	}
+	return s.Store.Get(ctx, key)
+}
+
+func (s *flakyStore) List(ctx context.Context, prefix string) ([]coordination.KV, int64, error) {
+	if s.claimed && s.failList && prefix == topicsPrefix {
+		s.failList = false
+		return nil, 0, coordination.ErrUnavailable
+	}
+	return s.Store.List(ctx, prefix)
+}
+
+// CE-9: one failed call while a broker goes for the Controller's key does not leave
+// the cluster without a Controller, even when nothing else happens.
+func TestCampaignIsRepeated(t *testing.T) {
+	for name, flaky := range map[string]*flakyStore{
+		"the transaction fails":    {dropDo: true},
+		"the re-read fails":        {failGet: true},
+		"loading the topics fails": {failList: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				coord := memory.New(memory.Options{})
+				defer coord.Close()
+				flaky.Store = coord.Connect()
+				store, err := memstore.NewDisk().Open()
+				require.NoError(t, err)
+				defer store.Close()
+				b, err := Open(t.Context(), Config{ID: 1, Store: store, Coordination: flaky, SessionTimeout: time.Second})
+				require.NoError(t, err)
+				defer b.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				require.NoError(t, b.Ready(ctx))
+			})
+		})
+	}
+}
+
+// A leader's answer that it cannot go on gets lost because the Controller dies. The
+// next Controller sends the same order again, and must hear it then.
+func TestRefusalIsRepeatedToTheNextController(t *testing.T) {
+	w := newSimWorld(t, 7, 3)
+	topic := w.createTopic("t", TopicConfig{Partitions: 3, ReplicationFactor: 3, MinISR: 2})
+	controller := w.controller()
+	var id protocol.PartitionID
+	for n := range int32(3) {
+		if w.stored("t", n).Leader != controller.id {
+			id = protocol.PartitionID{Topic: topic.ID, Partition: n}
+		}
+	}
+	leader := w.brokers[w.stored("t", id.Partition).Leader]
+	controller.crash(0) // before it hears
+	loop := leader.broker.loops[0]
+	loop.inbox.put(loopEvent{step: func(_ time.Duration, s *shard) { s.replicas[id].fail(errBehindHW) }})
+	loop.turn(loop.inbox.take(nil))
+	w.flights = nil
+	w.rest(10 * simSession)
+	require.Len(t, w.controllers(), 1)
+	s := w.stored("t", id.Partition)
+	require.NotEqual(t, leader.id, s.Leader, "led by a replica that has failed: %+v", s)
 }

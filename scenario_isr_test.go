@@ -20,6 +20,7 @@ func TestS035WatermarkWaitsForMinISR(t *testing.T) {
 	eff := g.fetch(3, 10)
 	require.Equal(t, [][]int32{{1, 2, 3}}, proposed(eff))
 	require.Equal(t, 3, g.r.isr.maximalSize())
+	g.fetch(2, 10)
 	require.EqualValues(t, 0, g.r.hw, "proposed is not recorded")
 	g.granted()
 	require.EqualValues(t, 10, g.r.hw)
@@ -87,7 +88,7 @@ func TestS051IdleFollowerStays(t *testing.T) {
 	g.lead(1, 1, 2)
 	g.fetch(2, 2)
 	g.tick(g.s.env.cfg.MaxLag)
-	require.Zero(t, g.s.next(), "nothing to watch: no timer either")
+	require.Zero(t, g.s.next(0), "nothing to watch: no timer either")
 	require.Empty(t, proposed(g.tick(time.Hour)))
 
 	g.append(AcksLeader, 1)
@@ -133,9 +134,8 @@ func TestS053ShrinkCountsOnceRecorded(t *testing.T) {
 		require.EqualValues(t, 0, g.r.hw)
 		require.True(t, g.r.isr.maximal(3))
 		require.Equal(t, []int32{1, 2, 3}, g.r.isr.committed)
-		g.fetch(2, 10)
 		eff = g.tick(g.s.env.cfg.ProposalTimeout)
-		require.Equal(t, [][]int32{{1, 2}}, proposed(eff), "no answer: sent again")
+		require.Equal(t, [][]int32{{1, 2}}, proposed(eff), "no answer: sent again, though nothing else happens")
 	}
 	eff = g.granted()
 	require.Equal(t, []int32{1, 2}, g.r.isr.committed)
@@ -388,7 +388,7 @@ func TestRuleLateLeaderBlamesNobody(t *testing.T) {
 	}
 	t.Run("its loop", func(t *testing.T) {
 		g := lagging(t)
-		late := g.s.next() + g.s.env.cfg.MaxLag // a pass that should have been long ago
+		late := g.s.next(0) + g.s.env.cfg.MaxLag // a pass that should have been long ago
 		g.now = late
 		require.Empty(t, g.turn(func() {}).proposals)
 		require.LessOrEqual(t, g.r.lag(g.now, g.r.remote(2)), g.s.env.cfg.MaxLag/4+time.Millisecond, "its lateness is not broker 2's lag")

@@ -159,7 +159,7 @@ func (g *rig) read() *effects {
 // early at the first one that wants something proposed or sent.
 func (g *rig) tick(d time.Duration) *effects {
 	for end := g.now + d; ; {
-		at := g.s.next()
+		at := g.s.next(0)
 		if at == 0 || at > end {
 			g.now = end
 			return g.turn(func() {})

@@ -85,12 +85,24 @@ func (g *rig) bytes() []byte {
 	for at := logs[g.id].Start; at < logs[g.id].End; {
 		res, err := g.store.Read(g.id, at, 1<<20)
 		require.NoError(g.t, err)
-		batches, err := splitBatches(res.Batches, logs[g.id].End)
+		batches, err := splitBatches(res.Batches, logs[g.id].End, 1<<30)
 		require.NoError(g.t, err)
 		all = append(all, res.Batches...)
 		at += int64(len(batches))
 	}
 	return all
+}
+
+// S-6: two logs that have nothing in common are compared epoch by epoch, from the
+// follower's last one down, until nothing is left of the follower's.
+func TestS006NothingInCommon(t *testing.T) {
+	p := newPair(t, 6, 0, 0, []int32{1, 3, 5}, []int32{0, 2, 4})
+	p.talk(t)
+	require.NotEmpty(t, p.cuts)
+	require.LessOrEqual(t, len(p.cuts), 3, "one round per epoch of the follower")
+	require.EqualValues(t, 0, p.cuts[len(p.cuts)-1].to)
+	require.Equal(t, p.leader.bytes(), p.follower.bytes())
+	require.Equal(t, []int64{0, 3, 3}, []int64{p.follower.r.start, p.follower.r.end, p.follower.r.hw})
 }
 
 // S-7: the follower's tail is of an epoch that the leader does not have. It cuts
@@ -363,4 +375,28 @@ func TestRuleFollowerCutsOnceAndAboveWatermark(t *testing.T) {
 	require.EqualValues(t, []int64{2, 2}, []int64{g.r.end, g.r.hw})
 	g.stored()
 	require.Equal(t, []int64{0, 2}, []int64{g.r.start, g.r.stored})
+}
+
+// S-29: what cannot be from a leader of this epoch is not stored, and is asked for
+// again after a while.
+func TestS029UnusableAnswerIsAskedForAgain(t *testing.T) {
+	for name, a := range map[string]protocol.FetchAnswer{
+		"damaged on the way":       {Code: protocol.Corrupt},
+		"not a batch":              {Batches: [][]byte{[]byte("none")}},
+		"another offset":           {Batches: [][]byte{stamped(t, 7, 1, 1)}},
+		"of a later epoch":         {Batches: [][]byte{stamped(t, 2, 2, 1)}},
+		"of an epoch that is over": {Batches: [][]byte{stamped(t, 2, 0, 1)}},
+	} {
+		g := newRig(t, 0, 0, 1, 1)
+		g.leader(2, 1)
+		a.HW = 9
+		require.Nil(t, sentFetch(t, g.answer(a), 2), name)
+		require.EqualValues(t, []int64{2, 0}, []int64{g.r.end, g.r.hw}, name)
+		require.Equal(t, roleFollower, g.r.role, name)
+		f := sentFetch(t, g.tick(time.Second), 2)
+		require.NotNil(t, f, "%s: asked again", name)
+		require.EqualValues(t, 2, f.Offset)
+		g.answer(protocol.FetchAnswer{HW: 3, Batches: [][]byte{stamped(t, 2, 1, 1)}})
+		require.EqualValues(t, 3, g.r.end)
+	}
 }

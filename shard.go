@@ -15,6 +15,7 @@ import (
 type shard struct {
 	env      env
 	replicas map[protocol.PartitionID]*replicaState
+	sorted   []*replicaState // of ordered; stale when it is shorter than replicas, which only grow
 	touched  []*replicaState
 	wakes    wakeQueue
 	starved  map[int32][]*replicaState // parked fetches that wait for link credit
@@ -26,6 +27,8 @@ type shard struct {
 	lagPassAt time.Duration   // when the next look at them is due; 0: not needed
 	lagLate   bool            // the last pass was given up because this loop was late
 	storeAge  time.Duration   // age of the store's oldest incomplete group
+	storeFull bool            // too much waits for the store
+	throttled []*replicaState // followers that would fetch if it were less
 }
 
 func newShard(cfg coreConfig, self int32) *shard {
@@ -162,7 +165,7 @@ func (s *shard) onLink(peer int32, epoch int64, up bool) {
 	}
 	s.env.links[peer] = &linkView{up: up, epoch: epoch, credit: linkWindow}
 	if !up {
-		delete(s.starved, peer)
+		s.feedStarved(peer)
 	}
 	for _, r := range s.ordered() {
 		if !up {
@@ -182,12 +185,26 @@ func (s *shard) onCredit(peer int32, credit int) {
 	}
 	l.credit = credit
 	if credit > 0 && len(s.starved[peer]) > 0 {
-		for _, r := range s.starved[peer] {
-			r.touch()
-		}
-		s.starved[peer] = s.starved[peer][:0]
+		s.feedStarved(peer)
 	}
 }
+
+// onStoreLoad tells how the store keeps up: the age of its oldest incomplete
+// group, and whether so much waits for it that nothing may be added.
+func (s *shard) onStoreLoad(now, age time.Duration, full bool) {
+	s.storeAge, s.storeFull = age, full
+	if full {
+		return
+	}
+	for _, r := range s.throttled {
+		r.touch()
+	}
+	clear(s.throttled)
+	s.throttled = s.throttled[:0]
+}
+
+// throttlePause is how often a shard looks whether the store has caught up.
+const throttlePause = 10 * time.Millisecond
 
 // onBrokers installs the registrations in force: broker id to broker epoch.
 func (s *shard) onBrokers(now time.Duration, brokers map[int32]int64) {
@@ -231,22 +248,28 @@ func (s *shard) onUnfit() {
 // ordered returns the replicas in a fixed order, so that the same events give
 // the same effects.
 func (s *shard) ordered() []*replicaState {
-	all := make([]*replicaState, 0, len(s.replicas))
-	for _, r := range s.replicas {
-		all = append(all, r)
+	if len(s.sorted) == len(s.replicas) {
+		return s.sorted
 	}
-	slices.SortFunc(all, func(a, b *replicaState) int {
+	s.sorted = make([]*replicaState, 0, len(s.replicas))
+	for _, r := range s.replicas {
+		s.sorted = append(s.sorted, r)
+	}
+	slices.SortFunc(s.sorted, func(a, b *replicaState) int {
 		if a.id.Less(b.id) {
 			return -1
 		}
 		return 1
 	})
-	return all
+	return s.sorted
 }
 
 // next is when the shard wants a turn though nothing happens; 0: never.
-func (s *shard) next() time.Duration {
+func (s *shard) next(now time.Duration) time.Duration {
 	at := s.lagPassAt
+	if len(s.throttled) > 0 && (at == 0 || now+throttlePause < at) {
+		at = now + throttlePause
+	}
 	if len(s.wakes) > 0 && (at == 0 || s.wakes[0].at < at) {
 		at = s.wakes[0].at
 	}
@@ -352,9 +375,19 @@ func (s *shard) lagPass(now time.Duration) {
 
 // starve has a replica served again once the link to peer takes more bulk.
 func (s *shard) starve(peer int32, r *replicaState) {
-	if !slices.Contains(s.starved[peer], r) {
+	if !slices.Contains(r.starving, peer) {
+		r.starving = append(r.starving, peer)
 		s.starved[peer] = append(s.starved[peer], r)
 	}
+}
+
+// feedStarved has what waits for a link looked at again.
+func (s *shard) feedStarved(peer int32) {
+	for _, r := range s.starved[peer] {
+		r.starving = slices.DeleteFunc(r.starving, func(p int32) bool { return p == peer })
+		r.touch()
+	}
+	delete(s.starved, peer)
 }
 
 // cacheQueue remembers in which order batches came into memory, over all

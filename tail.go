@@ -3,6 +3,7 @@ package tidemark
 import (
 	"sort"
 
+	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -76,7 +77,7 @@ func (t *tail) read(from, limit int64, maxBytes int) (batches [][]byte, ok bool)
 	}
 	size := 0
 	for ; i < len(live) && live[i].end <= limit; i++ {
-		size += len(live[i].bytes)
+		size += len(live[i].bytes) + protocol.BatchOverhead
 		if len(batches) > 0 && size > maxBytes {
 			break
 		}
@@ -85,9 +86,11 @@ func (t *tail) read(from, limit int64, maxBytes int) (batches [][]byte, ok bool)
 	return batches, true
 }
 
-// splitBatches cuts a run of batches, keeping those that end at or below limit.
-func splitBatches(run []byte, limit int64) ([][]byte, error) {
+// splitBatches cuts a run of batches, keeping those that end at or below limit:
+// the first, then more while the sum stays within maxBytes.
+func splitBatches(run []byte, limit int64, maxBytes int) ([][]byte, error) {
 	var out [][]byte
+	size := 0
 	for len(run) > 0 {
 		first, rest, err := record.Split(run)
 		if err != nil {
@@ -97,7 +100,8 @@ func splitBatches(run []byte, limit int64) ([][]byte, error) {
 		if err != nil {
 			return out, err
 		}
-		if info.End() > limit {
+		size += len(first) + protocol.BatchOverhead
+		if info.End() > limit || len(out) > 0 && size > maxBytes {
 			break
 		}
 		out = append(out, first)

@@ -12,9 +12,13 @@ import (
 // gathers into the next.
 const groupsInFlight = 2
 
+// groupBytes bounds a group, unless one turn is larger.
+const groupBytes = 32 << 20
+
 // storeWriter turns the turns of all loops into one ordered sequence of groups:
 // group commit over partitions. It has no goroutine: whoever adds to it, or
-// completes a group, starts the next one.
+// completes a group, starts the next one. How much waits is bounded by the loops:
+// they take no more appends and fetch no more while it is too much.
 type storeWriter struct {
 	store  storage.Store
 	now    func() time.Duration
@@ -22,18 +26,20 @@ type storeWriter struct {
 	failed func(error)
 
 	mu       sync.Mutex
-	pending  writeGroup
-	busy     bool // someone is handing a group to the store
-	inFlight []time.Duration
+	pending  []writeGroup    // one per turn, in order
+	queued   int64           // bytes in pending and in flight
+	busy     bool            // someone is handing a group to the store
+	inFlight []time.Duration // when each group was handed over
 	broken   bool
 }
 
 type writeGroup struct {
-	ops  []storage.Op
-	logs []storedLog
+	ops   []storage.Op
+	logs  []storedLog
+	bytes int64
 }
 
-// storedLog says that n ops of a log, all from one turn, belong to a group.
+// storedLog says that n ops of a log, one after the other, belong to a group.
 type storedLog struct {
 	loop int
 	id   storage.LogID
@@ -53,14 +59,19 @@ func (w *storeWriter) submit(loop int, ops []storage.Op) {
 		w.mu.Unlock()
 		return
 	}
-	w.pending.ops = append(w.pending.ops, ops...)
+	turn := writeGroup{ops: ops}
 	for i := range ops {
-		if n := len(w.pending.logs); n > 0 && w.pending.logs[n-1].id == ops[i].Log {
-			w.pending.logs[n-1].n++
+		if n := len(turn.logs); n > 0 && turn.logs[n-1].id == ops[i].Log {
+			turn.logs[n-1].n++
 		} else {
-			w.pending.logs = append(w.pending.logs, storedLog{loop: loop, id: ops[i].Log, n: 1})
+			turn.logs = append(turn.logs, storedLog{loop: loop, id: ops[i].Log, n: 1})
+		}
+		for _, b := range ops[i].Batches {
+			turn.bytes += int64(len(b))
 		}
 	}
+	w.queued += turn.bytes
+	w.pending = append(w.pending, turn)
 	w.mu.Unlock()
 	w.pump()
 }
@@ -70,12 +81,11 @@ func (w *storeWriter) submit(loop int, ops []storage.Op) {
 func (w *storeWriter) pump() {
 	for {
 		w.mu.Lock()
-		if w.busy || w.broken || len(w.inFlight) >= groupsInFlight || len(w.pending.ops) == 0 {
+		if w.busy || w.broken || len(w.inFlight) >= groupsInFlight || len(w.pending) == 0 {
 			w.mu.Unlock()
 			return
 		}
-		group := w.pending
-		w.pending = writeGroup{}
+		group := w.next()
 		w.busy = true
 		w.inFlight = append(w.inFlight, w.now())
 		w.mu.Unlock()
@@ -88,12 +98,26 @@ func (w *storeWriter) pump() {
 	}
 }
 
+// next takes turns for one group: at least one, then more while they fit. w.mu is held.
+func (w *storeWriter) next() writeGroup {
+	group, n := w.pending[0], 1
+	for n < len(w.pending) && group.bytes+w.pending[n].bytes <= groupBytes {
+		group.ops = append(group.ops, w.pending[n].ops...)
+		group.logs = append(group.logs, w.pending[n].logs...)
+		group.bytes += w.pending[n].bytes
+		n++
+	}
+	w.pending = dropFront(w.pending, n)
+	return group
+}
+
 func (w *storeWriter) done(group writeGroup, res storage.Result) {
 	w.mu.Lock()
 	w.inFlight = w.inFlight[1:]
+	w.queued -= group.bytes
 	if res.Err != nil {
 		w.broken = true
-		w.pending = writeGroup{}
+		w.pending = nil
 	}
 	w.mu.Unlock()
 	if res.Err != nil {
@@ -107,12 +131,13 @@ func (w *storeWriter) done(group writeGroup, res storage.Result) {
 	w.pump()
 }
 
-// oldest is how long the oldest group has been under way; 0 when there is none.
-func (w *storeWriter) oldest() time.Duration {
+// load is how long the oldest group has been under way, 0 when there is none, and
+// how many bytes wait for the store, those of that group included.
+func (w *storeWriter) load() (oldest time.Duration, queued int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.inFlight) == 0 {
-		return 0
+	if len(w.inFlight) > 0 {
+		oldest = w.now() - w.inFlight[0]
 	}
-	return w.now() - w.inFlight[0]
+	return oldest, w.queued
 }

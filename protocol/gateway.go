@@ -37,7 +37,10 @@ func (p Payload) Sound() (sound Payload, unsound int, first error) {
 	p.ReadAnswers = sift(&s, p.ReadAnswers, (*ReadAnswer).check, func(a *ReadAnswer) { a.Code, a.Batches = Corrupt, nil })
 	p.Proposals = sift(&s, p.Proposals, (*Proposal).check, nil)
 	p.Verdicts = sift(&s, p.Verdicts, (*Verdict).check, nil)
-	p.Updates = sift(&s, p.Updates, (*Update).check, nil)
+	p.Updates = sift(&s, p.Updates, (*Update).check, func(u *Update) {
+		u.Topics = sift(&s, u.Topics, (*Topic).check, nil)
+		u.States = sift(&s, u.States, (*PartitionUpdate).check, nil)
+	})
 	p.UpdateAcks = sift(&s, p.UpdateAcks, (*UpdateAck).check, nil)
 	p.OrderReplies = sift(&s, p.OrderReplies, (*OrderReply).check, nil)
 	p.Commands = sift(&s, p.Commands, (*Command).check, nil)

@@ -3,16 +3,17 @@ package protocol
 // Sizes are estimates of the wire form, a little above it: they serve limits
 // and credit, for which only proportion matters.
 const (
-	messageSize  = 96
-	itemSize     = 72 // any item without its variable part
-	batchPrefix  = 4
-	replicaField = 4
+	messageSize = 96
+	itemSize    = 72 // any item without its variable part
+	// BatchOverhead is what a batch takes besides its bytes.
+	BatchOverhead = 4
+	replicaField  = 4
 )
 
 func batchesSize(b [][]byte) int {
 	n := 0
 	for _, x := range b {
-		n += batchPrefix + len(x)
+		n += BatchOverhead + len(x)
 	}
 	return n
 }
@@ -48,6 +49,12 @@ func (a CommandAnswer) size() int {
 }
 
 func (u PartitionUpdate) size() int { return itemSize + u.State.size() }
+
+// Size is about how many bytes the topic takes within an Update.
+func (t *Topic) Size() int { return t.size() }
+
+// Size is about how many bytes the state takes within an Update.
+func (u *PartitionUpdate) Size() int { return u.size() }
 
 func (u Update) size() int { return itemSize + total(u.Topics) + total(u.States) }
 

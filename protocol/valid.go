@@ -335,7 +335,21 @@ func (t *Topic) check(c *checker) {
 	c.that(t.Config.MinISR >= 1, "Config.MinISR", "below 1")
 }
 
+// StateVersion is the PartitionState.Version that this code writes and reads.
+const StateVersion = 1
+
+// Valid checks that the state is of this version and consistent in itself. The
+// error is an *InvalidError.
+func (s *PartitionState) Valid() error {
+	var c checker
+	if s.check(&c); c.err != nil {
+		return c.err
+	}
+	return nil
+}
+
 func (s *PartitionState) check(c *checker) {
+	c.that(s.Version == StateVersion, "Version", "unknown")
 	c.that(s.Version >= 0, "Version", "negative")
 	c.that(s.Leader >= 0 || s.Leader == NoLeader, "Leader", "negative")
 	c.epoch(s.LeaderEpoch, "LeaderEpoch")
