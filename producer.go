@@ -50,10 +50,9 @@ type Producer struct {
 
 	mu      sync.Mutex
 	streams map[int32]*stream
-	all     []*stream // of gather, reused
+	active  []*stream // those with something to send
 	rotor   int
-	open    int           // records that are not ended
-	idle    chan struct{} // closed when open is 0; nil when nobody waits
+	since   *flushSpan // what was appended since the last Flush began
 	closed  bool
 
 	inbox   *mailbox[*sentBatch] // answered batches, and nil for "look at the streams"
@@ -66,7 +65,17 @@ type Producer struct {
 type queuedRecord struct {
 	rec   Record
 	bytes int64
+	span  *flushSpan
 	done  func(Result, error)
+}
+
+// flushSpan counts the records that were appended between two calls of Flush and
+// have not ended. A Flush waits for the spans that it finds.
+type flushSpan struct {
+	open   int
+	sealed bool          // a Flush began after it
+	ended  chan struct{} // closed once it is sealed and none is open
+	before *flushSpan    // nil once that one has ended
 }
 
 func newProducer(t *Topic, o ProducerOptions) *Producer {
@@ -81,7 +90,7 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 	}
 	p := &Producer{
 		topic: t, opts: o, space: semaphore.NewWeighted(o.MaxBufferedBytes), streams: make(map[int32]*stream),
-		inbox: newMailbox[*sentBatch](), stopped: make(chan struct{}),
+		inbox: newMailbox[*sentBatch](), stopped: make(chan struct{}), since: &flushSpan{ended: make(chan struct{})},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	go p.run()
@@ -112,14 +121,14 @@ func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result
 	if q.rec.Timestamp.IsZero() {
 		q.rec.Timestamp = time.Now()
 	}
-	if _, err := record.Encode(nil, []Record{{Timestamp: q.rec.Timestamp}}, q.rec.Timestamp); err != nil {
+	if err := record.CheckTime(q.rec.Timestamp); err != nil {
 		return p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
 	}
 	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
 	if err := p.space.Acquire(ctx, q.bytes); err != nil {
 		return p.refused(n, context.Cause(ctx))
 	}
-	if err := p.enqueue(n, b.randomUint64()|1, q); err != nil {
+	if err := p.enqueue(n, b, q); err != nil {
 		p.space.Release(q.bytes)
 		return p.refused(n, err)
 	}
@@ -175,8 +184,8 @@ func copyRecord(r Record) Record {
 	return r
 }
 
-// enqueue puts a record into its partition's stream; id names the stream if it is new.
-func (p *Producer) enqueue(n int, id uint64, q *queuedRecord) error {
+// enqueue puts a record into its partition's stream.
+func (p *Producer) enqueue(n int, b *Broker, q *queuedRecord) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -184,14 +193,19 @@ func (p *Producer) enqueue(n int, id uint64, q *queuedRecord) error {
 	}
 	s := p.streams[int32(n)]
 	if s == nil {
-		s = &stream{p: p, n: int32(n), id: id}
+		s = &stream{p: p, n: int32(n), id: b.randomUint64() | 1}
 		p.streams[int32(n)] = s
 	}
 	if s.halted {
 		return ErrResume
 	}
+	q.span = p.since
+	q.span.open++
 	s.incoming = append(s.incoming, q)
-	p.open++
+	if !s.active {
+		s.active = true
+		p.active = append(p.active, s)
+	}
 	if len(s.incoming) == 1 {
 		p.inbox.put(nil)
 	}
@@ -218,20 +232,44 @@ func (p *Producer) Resume(partition int) error {
 // Flush waits until everything that was appended before has ended.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
-	if p.open == 0 {
-		p.mu.Unlock()
-		return nil
+	span := p.since
+	if span.open > 0 || span.before != nil {
+		span.sealed = true
+		p.since = &flushSpan{ended: make(chan struct{}), before: span}
+		p.settleSpan(span)
+	} else {
+		span = nil
 	}
-	if p.idle == nil {
-		p.idle = make(chan struct{})
-	}
-	idle := p.idle
 	p.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for span != nil {
+		select {
+		case <-span.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		p.mu.Lock()
+		span = span.before
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// settleSpan notes whether a span has ended, and forgets the ones before it that
+// have. The lock is held.
+func (p *Producer) settleSpan(s *flushSpan) {
+	if s.sealed && s.open == 0 {
+		select {
+		case <-s.ended:
+		default:
+			close(s.ended)
+		}
+	}
+	for at := p.since; at.before != nil; {
+		if b := at.before; b.sealed && b.open == 0 {
+			at.before = b.before
+		} else {
+			at = b
+		}
 	}
 }
 
@@ -291,10 +329,10 @@ func (p *Producer) end(done []ended) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.open -= len(done)
-	if p.open == 0 && p.idle != nil {
-		close(p.idle)
-		p.idle = nil
+	for _, e := range done {
+		if e.q.span.open--; e.q.span.open == 0 {
+			p.settleSpan(e.q.span)
+		}
 	}
 }
 
@@ -308,21 +346,34 @@ func (p *Producer) pump() (again bool) {
 	return again
 }
 
-// gather hands what was appended meanwhile to the streams, and returns them all.
+// gather hands what was appended meanwhile to the streams, and returns those that
+// have something to send.
 func (p *Producer) gather() []*stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.all = p.all[:0]
-	for _, s := range p.streams {
-		s.collect()
-		p.all = append(p.all, s)
+	kept := p.active[:0]
+	for _, s := range p.active {
+		if s.collect(); len(s.queue) > 0 {
+			kept = append(kept, s)
+		} else {
+			s.active = false
+		}
 	}
-	return p.all
+	clear(p.active[len(kept):])
+	p.active = kept
+	return slices.Clone(kept)
 }
 
 // cutOff ends everything when the Producer is closed before it ended by itself.
 func (p *Producer) cutOff() {
-	for _, s := range p.gather() {
+	p.mu.Lock()
+	var all []*stream
+	for _, s := range p.streams {
+		s.collect()
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
 		p.end(s.abandon())
 	}
 }

@@ -29,6 +29,7 @@ type stream struct {
 
 	// Guarded by the Producer's lock.
 	incoming []*queuedRecord
+	active   bool // in the Producer's list of streams with something to send
 	halted   bool // an outcome was unknown: nothing is taken until Resume
 	drained  bool // halted, and everything from before has ended
 
@@ -266,6 +267,12 @@ func (s *stream) requeue(batches []*sentBatch) {
 		}
 	}
 	s.queue = append(front, s.queue...)
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if !s.active {
+		s.active = true
+		s.p.active = append(s.p.active, s)
+	}
 }
 
 func (s *stream) acked(b *sentBatch) []ended {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -423,7 +424,7 @@ func TestProducerCutOff(t *testing.T) {
 		}
 		require.Equal(t, want, OutcomeOf(e.err), "record %d", e.n)
 	}
-	require.Zero(t, s.p.open)
+	require.Zero(t, underWay(s.p))
 	require.True(t, s.p.space.TryAcquire(s.p.opts.MaxBufferedBytes), "room was not given back")
 }
 
@@ -555,11 +556,11 @@ func (m *modelLog) finish() {
 			m.answers = m.answers[1:]
 			f()
 		}
-		if m.s.p.open == 0 {
+		if underWay(m.s.p) == 0 {
 			return
 		}
 	}
-	m.s.t.Fatalf("%d of %d records did not end", m.s.p.open, m.s.queued)
+	m.s.t.Fatalf("%d of %d records did not end", underWay(m.s.p), m.s.queued)
 }
 
 func (m *modelLog) check(t testingT) {
@@ -686,4 +687,61 @@ func TestOutcomeOf(t *testing.T) {
 	require.Equal(t, NotAppended, OutcomeOf(fmt.Errorf("wrapped: %w", err)))
 	require.ErrorIs(t, err, ErrClosed)
 	require.Equal(t, "tidemark: append to t/3: closed: more (records: not appended)", err.Error())
+}
+
+// underWay is how many records of a Producer have not ended.
+func underWay(p *Producer) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := p.since; s != nil; s = s.before {
+		n += s.open
+	}
+	return n
+}
+
+// Flush waits for what was appended before it, and not for what comes after.
+func TestFlushWaitsForWhatWasBefore(t *testing.T) {
+	p := newProducer(&Topic{client: NewClient(func() []*Broker { return nil }, ClientOptions{})}, ProducerOptions{})
+	defer func() { require.NoError(t, p.Close(t.Context())) }()
+	begin := func() *queuedRecord {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.since.open++
+		require.NoError(t, p.space.Acquire(t.Context(), 1))
+		return &queuedRecord{span: p.since, bytes: 1}
+	}
+	require.NoError(t, p.Flush(t.Context()), "nothing is under way")
+	first := begin()
+	flushed := make(chan error, 2)
+	flush := func() {
+		p.mu.Lock()
+		before := p.since
+		p.mu.Unlock()
+		go func() { flushed <- p.Flush(t.Context()) }()
+		for sealed := false; !sealed; runtime.Gosched() {
+			p.mu.Lock()
+			sealed = before.sealed
+			p.mu.Unlock()
+		}
+	}
+	flush()
+	second := begin()
+	select {
+	case <-flushed:
+		t.Fatal("the first append has not ended")
+	default:
+	}
+	p.end([]ended{{q: first}})
+	require.NoError(t, <-flushed, "the second append came after the Flush")
+	flush()
+	third := begin()
+	p.end([]ended{{q: third}})
+	select {
+	case <-flushed:
+		t.Fatal("the second append has not ended")
+	default:
+	}
+	p.end([]ended{{q: second}})
+	require.NoError(t, <-flushed)
+	require.Zero(t, underWay(p))
 }

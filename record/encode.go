@@ -95,6 +95,14 @@ func measure(recs []Record, now time.Time) measures {
 	return m
 }
 
+// CheckTime returns ErrTimestamp for a time that a record cannot keep.
+func CheckTime(t time.Time) error {
+	if !validTime(t) {
+		return ErrTimestamp
+	}
+	return nil
+}
+
 func validTime(t time.Time) bool {
 	s := t.Unix()
 	return s >= 0 && s < maxSeconds

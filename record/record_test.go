@@ -229,3 +229,11 @@ func TestErrorDetails(t *testing.T) {
 		}
 	}
 }
+
+// CheckTime refuses what Encode would refuse.
+func TestCheckTime(t *testing.T) {
+	for _, at := range []time.Time{time.Unix(0, 0), time.Unix(-1, 0), time.UnixMilli(lastMilli), time.UnixMilli(lastMilli + 1)} {
+		_, err := record.Encode(nil, []record.Record{{Timestamp: at}}, time.Unix(1, 0))
+		require.Equal(t, err == nil, record.CheckTime(at) == nil, at)
+	}
+}
