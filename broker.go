@@ -74,8 +74,8 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	if node := cfg.Store.Node(); !node.Cluster.IsZero() && node.BrokerID != cfg.ID {
 		return nil, fmt.Errorf("%w: directory of broker %d, opened as %d", ErrWrongCluster, node.BrokerID, cfg.ID)
@@ -382,11 +382,11 @@ func (b *Broker) Ready(ctx context.Context) error {
 	for {
 		_, _, whole, changed := b.view.topic("")
 		why := b.notReady(whole)
-		if why == nil {
-			return nil
-		}
 		if b.ctx.Err() != nil {
 			return ErrClosed
+		}
+		if why == nil {
+			return nil
 		}
 		if errors.Is(why, ErrUnfit) {
 			return why

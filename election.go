@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -84,35 +85,27 @@ func place(partitions, replicationFactor int, live, down []int32, carried map[in
 	if len(live) == 0 || replicationFactor > len(live)+len(down) {
 		return nil
 	}
-	counts := make(map[int32]load, len(carried))
-	for b, l := range carried {
-		counts[b] = l
+	counts := maps.Clone(carried)
+	if counts == nil {
+		counts = make(map[int32]load)
 	}
+	pairs := make(map[[2]int32]int) // how often a broker follows another one
 	out := make([][]int32, partitions)
 	for p := range out {
-		// Ties go round, so that the followers of one leader differ from partition to partition.
-		pick := func(from []int32, taken []int32, weight func(load) int) int32 {
-			best, bestAt := int32(-1), 0
-			for i := range from {
-				b := from[(i+p)%len(from)]
-				if slices.Contains(taken, b) {
-					continue
-				}
-				if w := weight(counts[b]); best < 0 || w < bestAt {
-					best, bestAt = b, w
-				}
-			}
-			return best
-		}
 		// Leaders count first; of two equal ones, the broker with fewer replicas.
-		leader := pick(live, nil, func(l load) int { return l.leaders<<20 + l.replicas })
+		leader := pick(live, nil, p, func(b int32) int { return counts[b].leaders<<20 + counts[b].replicas })
+		// Of two that carry the same, the one that follows this leader less often: when
+		// the leader fails, its load spreads.
+		follows := func(b int32) int { return counts[b].replicas<<20 + pairs[[2]int32{leader, b}] }
+		begin := p + 1 + p/len(live) // one further with every round of leaders
 		assigned := []int32{leader}
 		for len(assigned) < replicationFactor {
-			next := pick(live, assigned, func(l load) int { return l.replicas })
+			next := pick(live, assigned, begin, follows)
 			if next < 0 {
-				next = pick(down, assigned, func(l load) int { return l.replicas })
+				next = pick(down, assigned, begin, follows)
 			}
 			assigned = append(assigned, next)
+			pairs[[2]int32{leader, next}]++
 		}
 		for i, b := range assigned {
 			l := counts[b]
@@ -125,6 +118,22 @@ func place(partitions, replicationFactor int, live, down []int32, carried map[in
 		out[p] = assigned
 	}
 	return out
+}
+
+// pick returns the lightest of the brokers that are not taken, beginning at a
+// place of its own among equals; -1 when all are taken.
+func pick(from, taken []int32, begin int, weight func(int32) int) int32 {
+	best, bestAt := int32(-1), 0
+	for i := range from {
+		b := from[(begin+i)%len(from)]
+		if slices.Contains(taken, b) {
+			continue
+		}
+		if w := weight(b); best < 0 || w < bestAt {
+			best, bestAt = b, w
+		}
+	}
+	return best
 }
 
 // newPartition is the first state of a partition (PL-1, S-115): the live

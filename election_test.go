@@ -297,3 +297,18 @@ func TestS115FirstStateWhileReplicaIsOffline(t *testing.T) {
 	require.Equal(t, int64(1), w.brokers[3].broker.loops[0].shard.replicas[id].stored)
 	require.NoError(t, w.check.err)
 }
+
+// The followers of one leader differ from partition to partition, so that its
+// load spreads when it fails.
+func TestPlacementVariesFollowers(t *testing.T) {
+	second := make(map[int32]map[int32]bool)
+	for _, list := range place(60, 3, []int32{1, 2, 3, 4, 5}, nil, nil) {
+		if second[list[0]] == nil {
+			second[list[0]] = make(map[int32]bool)
+		}
+		second[list[0]][list[1]] = true
+	}
+	for leader, followers := range second {
+		require.GreaterOrEqual(t, len(followers), 3, "of leader %d: %v", leader, followers)
+	}
+}

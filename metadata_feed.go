@@ -44,7 +44,8 @@ func (m *metadata) onUpdateAck(from int32, a protocol.UpdateAck) {
 func (m *metadata) feedBrokers() {
 	ids := make([]int32, 0, len(m.brokers))
 	for id, b := range m.brokers {
-		if b.feed.linked {
+		// One that does not count as registered yet is not told that it is part of it all.
+		if b.feed.linked && b.epoch != 0 {
 			ids = append(ids, id)
 		}
 	}

@@ -1169,3 +1169,40 @@ func TestKeys(t *testing.T) {
 	_, ok = parseBrokerKey(brokerIDsPrefix+"x", brokerIDsPrefix)
 	require.False(t, ok)
 }
+
+// A broker whose registration the Controller has seen by one watch and not yet by the
+// other is linked. It must not get the image, and so call itself ready, before the
+// Controller counts on it: else Open, CreateTopic, Append ends with ErrNotEnoughReplicas.
+func TestReadyBeforeTheControllerKnowsIt(t *testing.T) {
+	b := newMetaBench(t, 1, 2)
+	view := map[int32]brokerView{1: {epoch: b.epochs[1], lastRevision: b.epochs[1]}, 3: {}} // 3: ids seen, last not yet
+	b.m.onRegistry(view)
+	b.m.onLink(3, true)
+	b.turn()
+	require.Empty(t, b.took(3).Updates)
+	view[3] = brokerView{epoch: 99, lastRevision: 99}
+	b.m.onRegistry(view)
+	b.turn()
+	require.NotEmpty(t, b.took(3).Updates)
+}
+
+// The answer to the write that clears `replaced` comes after the watch showed that the
+// broker came back once more with yet another directory.
+func TestClearedOverNewerRegistration(t *testing.T) {
+	b := newMetaBench(t, 1, 2, 3)
+	b.topic()
+	b.wipe(3)
+	b.register(3)
+	b.observe()
+	b.turn()
+	b.answer(b.write()) // leaves the ISR
+	w := b.write()      // the clearing
+	require.Equal(t, brokerLastKey(3), w.txn.Ops[0].Key)
+	res := b.do(w.txn)
+	require.True(t, res.Applied)
+	b.wipe(3)
+	b.register(3)
+	b.observe()
+	b.m.onWritten(b.now, w.token, res, nil)
+	require.True(t, b.m.brokers[3].last.Replaced, "the newer registration says that it was replaced again")
+}

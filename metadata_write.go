@@ -231,8 +231,10 @@ func (m *metadata) applied(w *metaWrite, revision int64) {
 	}
 	if w.clear != nil {
 		w.clear.clearing = false
-		w.clear.last.Replaced = false
-		w.clear.lastRevision = revision
+		if revision > w.clear.lastRevision { // else a later registration is known already
+			w.clear.last.Replaced = false
+			w.clear.lastRevision = revision
+		}
 	}
 }
 

@@ -319,7 +319,7 @@ func TestRuleMarksTwin(t *testing.T) {
 				require.LessOrEqual(t, said, was, "never later: a lag is never shown too small")
 				age := now - was
 				switch {
-				case age <= cfg.JoinWindow:
+				case age <= cfg.JoinWindow-cfg.JoinWindow/4: // its mark is not older than JoinWindow
 					require.LessOrEqual(t, was-said, cfg.JoinWindow/4)
 				case age <= cfg.MaxLag:
 					require.LessOrEqual(t, was-said, cfg.JoinWindow/4+cfg.MaxLag/32, "offset %d, %v ago", o, age)

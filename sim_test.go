@@ -167,7 +167,7 @@ func (b *simBroker) notice() {
 	if err != nil {
 		b.w.t.Fatal(err)
 	}
-	b.broker.control.onRegistry(reg)
+	b.broker.control.post(func(time.Duration) { b.broker.control.onRegistry(reg) })
 	b.run()
 }
 

@@ -121,14 +121,19 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.o.InMemory {
 		fs = vfs.NewMem()
 	}
-	if err := claim(fs, c.dir, c.o.Brokers); err != nil {
+	dir, err := claim(fs, c.dir, c.o.Brokers)
+	if err != nil {
 		return err
 	}
+	c.dir = dir
 	coord, err := pebblecoord.Open(filepath.Join(c.dir, "coordination"), pebblecoord.Options{FS: fs, Logger: c.o.Logger})
 	if err != nil {
 		return translate(err)
 	}
 	c.coord = coord
+	if err := enlarge(fs, c.dir, c.o.Brokers); err != nil {
+		return err
+	}
 	for id := int32(1); id <= int32(c.o.Brokers); id++ {
 		n := &node{}
 		if c.o.InMemory {

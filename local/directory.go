@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
+	iofs "io/fs"
+	"slices"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidemark-log/tidemark/coordination/pebblecoord"
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/storage"
 )
 
@@ -25,75 +28,139 @@ var (
 	ErrFewerBrokers = errors.New("local: cluster has more brokers than asked for")
 )
 
+// What Open itself writes to the directory. The marker is there before anything of
+// the cluster is.
 const (
 	markerName   = "tidemark.json"
 	markerFormat = 1
+	lockName     = "LOCK" // held while the marker of a new cluster is written
 )
 
 // marker says that a directory holds a cluster.
 type marker struct {
-	Format  int `json:"format"`
+	Format int `json:"format"`
+	// Brokers is how many brokers the cluster has had; 0 until its coordination
+	// store was opened for the first time. It never falls.
 	Brokers int `json:"brokers"`
 }
 
-// claim makes sure that dir is ours, or makes it so when it is empty or new.
-func claim(fs vfs.FS, dir string, brokers int) error {
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("local: %w", err)
+// claim makes sure that dir can be opened with so many brokers, and marks it as ours
+// when it is empty or new. A cluster that is there already is not changed: it may be
+// open. claim returns the one name of dir that locks go by.
+func claim(fs vfs.FS, dir string, brokers int) (string, error) {
+	m, err := readMarker(fs, dir)
+	if err != nil {
+		return "", err
+	}
+	if m == nil {
+		if err := pebblefs.MakeDir(fs, dir); err != nil {
+			return "", fmt.Errorf("local: %w", err)
+		}
+	}
+	if dir, err = pebblefs.Canonical(fs, dir); err != nil {
+		return "", fmt.Errorf("local: %w", err)
+	}
+	if m == nil {
+		return dir, found(fs, dir, brokers)
+	}
+	return dir, m.admits(brokers)
+}
+
+// found marks a directory as a cluster's. Of several that try at once one does, so
+// that a late one cannot undo what enlarge wrote meanwhile.
+func found(fs vfs.FS, dir string, brokers int) (err error) {
+	lock, err := fs.Lock(fs.PathJoin(dir, lockName))
+	if err != nil {
+		return fmt.Errorf("local: %w", pebblefs.LockError(err, ErrInUse))
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	m, err := readMarker(fs, dir)
+	if err != nil {
+		return err
+	}
+	if m != nil {
+		return m.admits(brokers)
+	}
+	return writeMarker(fs, dir, marker{Format: markerFormat})
+}
+
+// enlarge notes that the cluster has so many brokers from now on. The caller has the
+// coordination store open, which nobody else can have, and no broker of the cluster.
+func enlarge(fs vfs.FS, dir string, brokers int) error {
+	m, err := readMarker(fs, dir)
+	switch {
+	case err != nil:
+		return err
+	case m == nil:
+		return fmt.Errorf("local: %s has lost %s", dir, markerName)
+	case m.Brokers == brokers:
+		return nil
+	}
+	// Until the store was open another cluster might have been at work.
+	if err := m.admits(brokers); err != nil {
+		return err
+	}
+	m.Brokers = brokers
+	return writeMarker(fs, dir, *m)
+}
+
+// admits errs when the cluster has more brokers than that.
+func (m marker) admits(brokers int) error {
+	if m.Brokers > brokers {
+		return fmt.Errorf("%w: %d, not %d", ErrFewerBrokers, m.Brokers, brokers)
+	}
+	return nil
+}
+
+// readMarker returns nil when dir is empty or does not exist. It writes nothing.
+func readMarker(fs vfs.FS, dir string) (*marker, error) {
+	info, err := fs.Stat(dir)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("local: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("%w: %s: %w", ErrForeign, dir, syscall.ENOTDIR)
 	}
 	names, err := fs.List(dir)
 	if err != nil {
-		return fmt.Errorf("local: %w", err)
+		return nil, fmt.Errorf("local: %w", err)
 	}
-	path := filepath.Join(dir, markerName)
+	if !slices.Contains(names, markerName) {
+		for _, name := range names {
+			// These are left when the first Open was cut short.
+			if name != lockName && name != markerName+pebblefs.TempSuffix {
+				return nil, fmt.Errorf("%w: %s has %q", ErrForeign, dir, name)
+			}
+		}
+		return nil, nil
+	}
+	path := fs.PathJoin(dir, markerName)
 	f, err := fs.Open(path)
-	switch {
-	case err == nil:
-		data, readErr := io.ReadAll(f)
-		if err := errors.Join(readErr, f.Close()); err != nil {
-			return fmt.Errorf("local: %w", err)
-		}
-		var m marker
-		if err := json.Unmarshal(data, &m); err != nil || m.Format != markerFormat {
-			return fmt.Errorf("%w: %s", ErrFormat, path)
-		}
-		if m.Brokers > brokers {
-			return fmt.Errorf("%w: %d, not %d", ErrFewerBrokers, m.Brokers, brokers)
-		}
-		if m.Brokers == brokers {
-			return nil
-		}
-	case len(names) > 0 && !onlyLeftover(names):
-		return fmt.Errorf("%w: %s", ErrForeign, dir)
+	if err != nil {
+		return nil, fmt.Errorf("local: %w", err)
 	}
-	return writeMarker(fs, dir, path, marker{Format: markerFormat, Brokers: brokers})
+	data, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	m := &marker{}
+	if err := json.Unmarshal(data, m); err != nil || m.Format != markerFormat || m.Brokers < 0 {
+		return nil, fmt.Errorf("%w: %s", ErrFormat, path)
+	}
+	return m, nil
 }
 
-// onlyLeftover reports whether all that is there is a marker that was being
-// written when the process died.
-func onlyLeftover(names []string) bool {
-	return len(names) == 1 && names[0] == markerName+".new"
-}
-
-// writeMarker makes the marker appear as a whole or not at all.
-func writeMarker(fs vfs.FS, dir, path string, m marker) error {
-	data, _ := json.Marshal(m)
-	f, err := fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+func writeMarker(fs vfs.FS, dir string, m marker) error {
+	data, err := json.Marshal(m)
+	if err == nil {
+		err = pebblefs.WriteMarker(fs, dir, markerName, append(data, '\n'))
+	}
 	if err != nil {
 		return fmt.Errorf("local: %w", err)
 	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("local: %w", err)
-	}
-	if err := fs.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("local: %w", err)
-	}
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return fmt.Errorf("local: %w", err)
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 // translate gives the errors of the stores the names that this package promises.

@@ -519,7 +519,34 @@ func TestCancelledBefore(t *testing.T) {
 		cancelled, cancel := context.WithCancelCause(ctx)
 		cancel(errChangedMind)
 		_, err := local.Open(cancelled, "other", local.Options{InMemory: true})
-		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, errChangedMind)
 		require.ErrorIs(t, c.Controller().CreateTopic(cancelled, "u", tidemark.TopicConfig{}), errChangedMind)
+	})
+}
+
+// An append whose context has ended before the call is sent all the same, and ends as Unknown.
+func TestAppendWithCancelledContext(t *testing.T) {
+	inMemory(t, local.Options{}, func(t *testing.T, ctx context.Context, c *local.Cluster) {
+		require.NoError(t, c.Controller().CreateTopic(ctx, "t", tidemark.TopicConfig{}))
+		p := c.Partition("t", 0)
+		cancelled, cancel := context.WithCancelCause(ctx)
+		cancel(errChangedMind)
+		_, err := p.Append(cancelled, tidemark.Record{})
+		require.ErrorIs(t, err, errChangedMind)
+		require.Equal(t, tidemark.NotAppended, tidemark.OutcomeOf(err))
+		_, err = p.Append(ctx, tidemark.Record{})
+		require.NoError(t, err)
+		ends, err := p.Offsets(ctx)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), ends.LogEnd, "it was stored")
+	})
+}
+
+// Ready of a broker that was ready and is closed.
+func TestReadyAfterClose(t *testing.T) {
+	inMemory(t, local.Options{Brokers: 1}, func(t *testing.T, ctx context.Context, c *local.Cluster) {
+		b := c.Broker(1)
+		require.NoError(t, c.Close())
+		require.ErrorIs(t, b.Ready(ctx), tidemark.ErrClosed)
 	})
 }

@@ -5,72 +5,56 @@ import (
 	"fmt"
 	"io"
 	iofs "io/fs"
-	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 )
 
 // What a directory holds. The marker tells that it is ours, and is there before
 // anything else that counts.
 const (
 	markerFile = "TIDEMARK-COORDINATION"
-	markerTemp = "TIDEMARK-COORDINATION.tmp"
 	markerText = "tidemark coordination store, format 1\n"
 	lockFile   = "LOCK"
 	dbDir      = "db"
 )
 
-// category tells Pebble's file systems what a write is for.
-const category = vfs.WriteCategoryUnspecified
-
 // takeDir makes dir when needed, checks that it is ours, locks it, and marks it when it is
-// new. A directory that is not ours is left as it is.
-func takeDir(dir string, fs vfs.FS) (vfs.FS, string, io.Closer, error) {
-	fail := func(err error) (vfs.FS, string, io.Closer, error) {
-		return nil, "", nil, fmt.Errorf("pebblecoord: open %s: %w", dir, err)
+// new. It returns the name of dir that the lock goes by. A directory that is not
+// ours is left as it is.
+func takeDir(fs vfs.FS, dir string) (path string, lock io.Closer, err error) {
+	marked, err := inspect(fs, dir)
+	if err == nil && !marked {
+		err = pebblefs.MakeDir(fs, dir)
 	}
-	real := fs == nil
-	if real {
-		fs = vfs.Default
+	if err == nil {
+		path, err = pebblefs.Canonical(fs, dir)
 	}
-	if err := makeDir(fs, dir); err != nil {
-		return fail(err)
-	}
-	path := dir
-	if real {
-		// The lock goes by name within a process, so that each directory needs one name.
-		abs, err := filepath.Abs(dir)
-		if err == nil {
-			abs, err = filepath.EvalSymlinks(abs)
-		}
-		if err != nil {
-			return fail(err)
-		}
-		path = abs
-	}
-	if _, err := inspect(fs, path); err != nil {
-		return fail(err)
-	}
-	lock, err := fs.Lock(fs.PathJoin(path, lockFile))
 	if err != nil {
-		if errors.Is(err, iofs.ErrPermission) || errors.Is(err, iofs.ErrNotExist) {
-			return fail(err)
-		}
-		return fail(fmt.Errorf("%w: %w", ErrInUse, err))
+		return "", nil, err
+	}
+	lock, err = fs.Lock(fs.PathJoin(path, lockFile))
+	if err != nil {
+		return "", nil, pebblefs.LockError(err, ErrInUse)
 	}
 	// Once more: until now somebody else might have been at work.
-	marked, err := inspect(fs, path)
+	marked, err = inspect(fs, path)
 	if err == nil && !marked {
-		err = mark(fs, path)
+		err = pebblefs.WriteMarker(fs, path, markerFile, []byte(markerText))
 	}
 	if err != nil {
-		return fail(errors.Join(err, lock.Close()))
+		return "", nil, errors.Join(err, lock.Close())
 	}
-	return fs, path, lock, nil
+	return path, lock, nil
 }
 
 // inspect says whether the directory is marked as ours, or that it cannot become so.
+// One that does not exist can.
 func inspect(fs vfs.FS, dir string) (bool, error) {
+	if _, err := fs.Stat(dir); errors.Is(err, iofs.ErrNotExist) {
+		return false, nil
+	}
 	names, err := fs.List(dir)
 	if err != nil {
 		return false, err
@@ -80,7 +64,7 @@ func inspect(fs vfs.FS, dir string) (bool, error) {
 		switch name {
 		case markerFile:
 			marked = true
-		case markerTemp, lockFile:
+		case markerFile + pebblefs.TempSuffix, lockFile:
 		default:
 			strange = name
 		}
@@ -103,60 +87,4 @@ func inspect(fs vfs.FS, dir string) (bool, error) {
 		return false, fmt.Errorf("%w: %s says %q", ErrFormat, markerFile, text)
 	}
 	return true, nil
-}
-
-// mark writes the marker; it is whole whenever it is there.
-func mark(fs vfs.FS, dir string) error {
-	temp := fs.PathJoin(dir, markerTemp)
-	f, err := fs.Create(temp, category)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(f, markerText)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := fs.Rename(temp, fs.PathJoin(dir, markerFile)); err != nil {
-		return err
-	}
-	return syncDir(fs, dir)
-}
-
-// makeDir makes dir and what is missing above it, durably.
-func makeDir(fs vfs.FS, dir string) error {
-	var missing []string
-	for p := dir; ; p = fs.PathDir(p) {
-		if _, err := fs.Stat(p); err == nil {
-			break
-		} else if !errors.Is(err, iofs.ErrNotExist) {
-			return err
-		}
-		missing = append(missing, p)
-		if p == fs.PathDir(p) {
-			break
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, p := range missing {
-		if err := syncDir(fs, fs.PathDir(p)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/coordination"
 	"github.com/tidemark-log/tidemark/coordination/internal/engine"
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 )
 
 // Keys of the database. The metadata sorts before the keys of the store, which
@@ -31,7 +32,7 @@ const format = "1"
 type disk struct {
 	db    *pebble.DB
 	lock  io.Closer
-	guard *guard
+	guard *pebblefs.Guard
 }
 
 // content is what a directory held when it was opened.
@@ -43,15 +44,19 @@ type content struct {
 
 // openDisk takes the directory and opens the database in it.
 func openDisk(dir string, fs vfs.FS, out *slog.Logger) (*disk, error) {
-	fs, dir, lock, err := takeDir(dir, fs)
-	if err != nil {
-		return nil, err
+	if fs == nil {
+		fs = vfs.Default
 	}
-	d := &disk{lock: lock, guard: &guard{FS: fs}}
+	path, lock, err := takeDir(fs, dir)
+	if err != nil {
+		return nil, fmt.Errorf("pebblecoord: open %s: %w", dir, err)
+	}
+	d := &disk{lock: lock, guard: pebblefs.NewGuard(fs)}
+	d.guard.Live()
 	err = caught(func() (err error) {
-		d.db, err = pebble.Open(fs.PathJoin(dir, dbDir), &pebble.Options{
+		d.db, err = pebble.Open(fs.PathJoin(path, dbDir), &pebble.Options{
 			FS:     d.guard,
-			Logger: &logger{out: out, fail: d.guard.fail},
+			Logger: &logger{out: out, fail: d.guard.Fail},
 			// Pinned: a newer library must not make the directory unreadable for an older
 			// one. With this version a torn WAL write is told from a damaged one.
 			FormatMajorVersion: pebble.FormatWALSyncChunks,
@@ -65,10 +70,10 @@ func openDisk(dir string, fs vfs.FS, out *slog.Logger) (*disk, error) {
 	if err == nil {
 		return d, nil
 	}
-	if failure := d.guard.failure(); failure != nil {
+	if failure := d.guard.Err(); failure != nil {
 		err = failure // what Pebble stumbled over may only be its consequence
 	}
-	return nil, errors.Join(fmt.Errorf("pebblecoord: open %s: %w", dir, err), lock.Close())
+	return nil, errors.Join(fmt.Errorf("pebblecoord: open %s: %w", dir, err), d.release())
 }
 
 // begin reads the content, drops the ephemeral keys and starts a new generation.
@@ -169,7 +174,7 @@ func (d *disk) commit(b *pebble.Batch) error {
 		}
 		return b.SyncWait()
 	})
-	if failure := d.guard.failure(); failure != nil {
+	if failure := d.guard.Err(); failure != nil {
 		err = failure
 	}
 	if err != nil {
@@ -179,18 +184,19 @@ func (d *disk) commit(b *pebble.Batch) error {
 	return b.Close()
 }
 
-// close closes the database and returns the failure of this open, if there was one. It frees the directory once nothing can write to it any more.
+// close closes the database and returns the failure of this open, if there was
+// one. It frees the directory once nothing can write to it any more.
 func (d *disk) close() error {
-	panicked := true
-	err := caught(func() error {
-		err := d.db.Close()
-		panicked = false
-		return err
-	})
-	if panicked {
-		return errors.Join(ErrAbandoned, err)
-	}
-	return errors.Join(d.guard.failure(), err, d.lock.Close())
+	d.guard.Hurry()
+	err := caught(d.db.Close)
+	return errors.Join(d.guard.Err(), err, d.release())
+}
+
+// release frees the directory when the last write is over. What is left of the
+// database writes no more.
+func (d *disk) release() error {
+	<-d.guard.Fence()
+	return d.lock.Close()
 }
 
 func dbKey(key string) []byte { return append(append([]byte(nil), keyPrefix...), key...) }

@@ -135,7 +135,7 @@ func TestRealDirectory(t *testing.T) {
 }
 
 func TestForeignDirectory(t *testing.T) {
-	for _, names := range [][]string{{"something"}, {"LOCK", "000002.log"}, {"db"}, {"TIDEMARK-COORDINATION.tmp", "x"}} {
+	for _, names := range [][]string{{"something"}, {"LOCK", "000002.log"}, {"db"}, {"TIDEMARK-COORDINATION.new", "x"}} {
 		mem := vfs.NewMem()
 		require.NoError(t, mem.MkdirAll("/d", 0o755))
 		for _, name := range names {
@@ -169,7 +169,7 @@ func TestFormats(t *testing.T) {
 	// What a crash leaves of the first open is no obstacle.
 	fs := vfs.NewMem()
 	require.NoError(t, fs.MkdirAll("/d", 0o755))
-	writeFile(t, fs, "/d/TIDEMARK-COORDINATION.tmp", "tide")
+	writeFile(t, fs, "/d/TIDEMARK-COORDINATION.new", "tide")
 	writeFile(t, fs, "/d/LOCK", "")
 	s := open(t, fs, "/d")
 	_, err := pebblecoord.Open("/d", pebblecoord.Options{FS: fs})

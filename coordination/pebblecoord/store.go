@@ -86,7 +86,7 @@ func Open(dir string, o Options) (*Store, error) {
 		Generation: from.generation,
 	})
 	s.close = sync.OnceValue(s.shutdown)
-	d.guard.notify(s.engine.Fail)
+	d.guard.Notify(s.engine.Fail)
 	return s, nil
 }
 
@@ -109,8 +109,9 @@ func (s *Store) Connect() *Client {
 func (c *Client) Fence() { c.client.Fence() }
 
 // Close ends all clients, watches and sessions and closes the database. It returns
-// what poisoned the Store, if anything did. It takes at most about five seconds even when the disk hangs (ErrAbandoned). It is
-// idempotent, and every call waits for the end of the first one.
+// what poisoned the Store, if anything did. It takes at most about five seconds even
+// when the disk hangs (ErrAbandoned). It is idempotent, and every call waits for the
+// end of the first one.
 func (s *Store) Close() error { return s.close() }
 
 func (s *Store) shutdown() error {

@@ -22,6 +22,11 @@ func implementing(contract string) []string {
 	return append([]string{contract + "/internal/**"}, contracts...)
 }
 
+// onPebble is implementing, with what the implementations on Pebble share.
+func onPebble(contract string) []string {
+	return append([]string{pebbleShared}, implementing(contract)...)
+}
+
 // everything is all of the module but the examples, which nothing imports.
 var everything = []string{".", "transport/**", "storage/**", "coordination/**", "protocol", "record", "local/**", "internal/**"}
 
@@ -33,9 +38,9 @@ var arrows = []arrow{
 	{"transport", []string{"protocol"}, "any"},
 	{"storage", []string{"protocol", "record"}, "any"},
 	{"coordination", []string{"protocol"}, "any"},
-	{"transport/**", implementing("transport"), "any"},       // and their own trees
-	{"storage/**", implementing("storage"), "any"},           // and their own trees
-	{"coordination/**", implementing("coordination"), "any"}, // and their own trees
+	{"transport/**", implementing("transport"), "any"},   // and their own trees
+	{"storage/**", onPebble("storage"), "any"},           // and their own trees
+	{"coordination/**", onPebble("coordination"), "any"}, // and their own trees
 	{"protocol", []string{"record"}, "any"},
 	{"record", nil, "any"},
 	{"internal/**", nil, "any"}, // and their own trees
@@ -43,8 +48,11 @@ var arrows = []arrow{
 
 const pebble = "github.com/cockroachdb/pebble"
 
+// pebbleShared is the package that Pebble stores have in common.
+const pebbleShared = "internal/pebblefs"
+
 // pebbleUsers are the only packages that may import Pebble.
-var pebbleUsers = []string{"local/**", "examples/**", "storage/pebblestore/**", "coordination/pebblecoord/**"}
+var pebbleUsers = []string{"local/**", "examples/**", "storage/pebblestore/**", "coordination/pebblecoord/**", pebbleShared}
 
 // coreExternal is what the core may import beside the standard library, and
 // coreForbidden what it may not import of the standard library.

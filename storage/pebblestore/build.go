@@ -249,5 +249,5 @@ func (w writer) delRange(from, to []byte) { _ = w.b.DeleteRange(from, to, nil) }
 // mark tells a later open how much of the WAL must be readable.
 func (w writer) mark(s *Store) {
 	at := s.guard.WAL()
-	_ = w.b.LogData(walMark(s.directory, at.num, at.synced), nil)
+	_ = w.b.LogData(walMark(s.directory, at.Num, at.Synced), nil)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/storage"
 )
 
@@ -32,7 +33,7 @@ func (s *Store) Close() error {
 func (s *Store) Fence() error {
 	idle := s.guard.Fence()
 	s.startClose()
-	s.abandon(fmt.Errorf("%w: %w", storage.ErrClosed, errFenced))
+	s.abandon(fmt.Errorf("%w: %w", storage.ErrClosed, pebblefs.ErrFenced))
 	<-s.finished
 	if !within(s.o.CloseTimeout, idle) {
 		return ErrAbandoned

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 )
 
 // engineFormat is Pebble's own format, pinned so that an upgrade of the module
@@ -15,7 +17,7 @@ import (
 const engineFormat = pebble.FormatTableFormatV6
 
 // engineOptions sets Pebble up for large values that are written once, in key order.
-func engineOptions(o Options, fs *guard, l engineLogger) *pebble.Options {
+func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Options {
 	opts := &pebble.Options{
 		FS:                          fs,
 		Logger:                      l,

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 )
@@ -25,7 +24,6 @@ const (
 	markerName      = "TIDEMARK"
 	markerFormat    = "tidemark pebblestore format %d"
 	markerDirectory = "directory "
-	markerTemp      = markerName + ".new"
 )
 
 // Open opens the store in dir, or makes one when dir is empty or does not exist.
@@ -67,7 +65,8 @@ func newStore(o Options) *Store {
 		closed:    make(chan struct{}),
 		spares:    make(chan *pebble.Batch, 2),
 	}
-	s.guard = newGuard(o.FS, s.poison)
+	s.guard = pebblefs.NewGuard(o.FS)
+	s.guard.Notify(s.poison)
 	return s
 }
 
@@ -78,26 +77,23 @@ func (s *Store) openDir(dir string) error {
 		return err
 	}
 	if fresh {
-		if err := makeDir(s.guard, dir); err != nil {
+		if err := pebblefs.MakeDir(s.o.FS, dir); err != nil {
 			return err
 		}
 	}
-	// Locks go by name: one directory must not have two.
-	if s.o.FS == vfs.Default {
-		if dir, err = canonical(dir); err != nil {
-			return err
-		}
+	if dir, err = pebblefs.Canonical(s.guard, dir); err != nil {
+		return err
 	}
 	lock, err := pebble.LockDirectory(dir, s.guard)
 	if err != nil {
-		return lockError(err)
+		return pebblefs.LockError(err, storage.ErrInUse)
 	}
 	if fresh, err = inspect(s.guard, dir); err != nil {
 		return err
 	}
 	if fresh {
 		rand.Read(s.directory[:]) // never fails
-		if err := writeMarker(s.guard, dir, s.directory); err != nil {
+		if err := pebblefs.WriteMarker(s.guard, dir, markerName, markerText(s.directory)); err != nil {
 			return err
 		}
 	} else {
@@ -140,14 +136,6 @@ func (s *Store) openDB(dir string, lock *pebble.Lock) (err error) {
 	return err
 }
 
-func canonical(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(dir)
-}
-
 // inspect tells whether dir is empty (or does not exist), and errs unless it is
 // that or a store. It writes nothing.
 func inspect(fsys vfs.FS, dir string) (fresh bool, err error) {
@@ -170,13 +158,17 @@ func inspect(fsys vfs.FS, dir string) (fresh bool, err error) {
 	}
 	for _, name := range names {
 		switch name {
-		case "LOCK", markerTemp: // an open that was cut short
+		case "LOCK", markerName + pebblefs.TempSuffix: // an open that was cut short
 		case "lost+found": // a file system of its own
 		default:
 			return false, fmt.Errorf("%w: it has %q", storage.ErrForeign, name)
 		}
 	}
 	return true, nil
+}
+
+func markerText(id protocol.UUID) []byte {
+	return fmt.Appendf(nil, markerFormat+"\n"+markerDirectory+"%s\n", formatVersion, id)
 }
 
 func readMarker(fsys vfs.FS, dir string) (id protocol.UUID, err error) {
@@ -202,75 +194,4 @@ func readMarker(fsys vfs.FS, dir string) (id protocol.UUID, err error) {
 		return id, fmt.Errorf("%w: %s has no directory id", storage.ErrDamaged, markerName)
 	}
 	return id, nil
-}
-
-// writeMarker makes the marker whole or not at all.
-func writeMarker(fsys vfs.FS, dir string, id protocol.UUID) error {
-	temp := fsys.PathJoin(dir, markerTemp)
-	f, err := fsys.Create(temp, "tidemark-marker")
-	if err != nil {
-		return err
-	}
-	if _, err = fmt.Fprintf(f, markerFormat+"\n"+markerDirectory+"%s\n", formatVersion, id); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = fsys.Rename(temp, fsys.PathJoin(dir, markerName))
-	}
-	if err != nil {
-		return err
-	}
-	return syncDir(fsys, dir)
-}
-
-// makeDir makes dir and its parents, and sees to it that they survive a power cut.
-func makeDir(fsys vfs.FS, dir string) error {
-	var made []string
-	for d := dir; ; {
-		if _, err := fsys.Stat(d); err == nil {
-			break
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		d = fsys.PathDir(d)
-		made = append(made, d)
-		if d == fsys.PathDir(d) {
-			break
-		}
-	}
-	if err := fsys.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, parent := range made {
-		if err := syncDir(fsys, parent); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func syncDir(fsys vfs.FS, dir string) error {
-	d, err := fsys.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if cerr := d.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
-
-// lockError tells a lock that is taken from one that cannot be.
-func lockError(err error) error {
-	var path *fs.PathError
-	held := errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) && !errors.As(err, &path)
-	// Pebble has no name for the error when this process has the lock.
-	if held || strings.Contains(err.Error(), "lock held") {
-		return fmt.Errorf("%w: %w", storage.ErrInUse, err)
-	}
-	return fmt.Errorf("lock: %w", err)
 }

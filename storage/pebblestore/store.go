@@ -42,6 +42,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 )
@@ -57,7 +58,7 @@ var ErrAbandoned = errors.New("pebblestore: the disk did not answer in time, the
 type Store struct {
 	o     Options
 	log   *slog.Logger
-	guard *guard
+	guard *pebblefs.Guard
 	db    *pebble.DB
 
 	directory protocol.UUID

@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"strconv"
-	"strings"
 
 	pebblerecord "github.com/cockroachdb/pebble/v2/record"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 )
@@ -58,16 +57,6 @@ func maxMark(b []byte, directory protocol.UUID, num uint64) (synced int64) {
 	}
 }
 
-// walNumber parses the name of a WAL.
-func walNumber(name string) (uint64, bool) {
-	digits, isLog := strings.CutSuffix(name, ".log")
-	if !isLog {
-		return 0, false
-	}
-	num, err := strconv.ParseUint(digits, 10, 64)
-	return num, err == nil
-}
-
 // walPadding is the most that Pebble leaves empty at the end of a block: less than
 // a chunk's header.
 const walPadding = 18
@@ -81,7 +70,7 @@ func checkWAL(fsys vfs.FS, dir string, directory protocol.UUID) error {
 	}
 	newest, name := uint64(0), ""
 	for _, n := range names {
-		if num, ok := walNumber(n); ok && (name == "" || num > newest) {
+		if num, ok := pebblefs.WALNumber(n); ok && (name == "" || num > newest) {
 			newest, name = num, n
 		}
 	}

@@ -1,10 +1,12 @@
-package pebblestore
+package pebblefs
 
 import (
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,9 +23,10 @@ const (
 	fenced               // writes are swallowed, reads fail, the lock is released
 )
 
-var errFenced = errors.New("pebblestore: this open of the directory has ended")
+// ErrFenced is what reads get, and what Err says, after Fence.
+var ErrFenced = errors.New("pebblefs: this open of the directory has ended")
 
-// guard is the vfs.FS of one open, between Pebble and the real one (D24).
+// Guard is the vfs.FS of one open, between Pebble and the real one (D24).
 //
 // Pebble does not survive write errors: an error when the WAL is closed or
 // created panics while DB.mu is unlocked but its unlock is deferred, which ends
@@ -35,56 +38,68 @@ var errFenced = errors.New("pebblestore: this open of the directory has ended")
 // can finish what it is doing and be closed. What is on the disk is what a crash
 // at that moment would have left. That the writes failed is known to the guard,
 // which must be asked (Err) before anything is called durable.
-type guard struct {
+type Guard struct {
 	vfs.FS
-	onFail func(error)
 
 	mu      sync.Mutex
+	onFail  func(error)
 	phase   phase
 	err     error          // first failure
 	repeats int            // calls of slow
 	writing int            // writes that are inside the real file system now
 	files   map[*file]bool // open handles
 	lock    io.Closer      // directory lock
-	wal     walPosition    // of the WAL that was synced last
+	wal     WALPosition    // of the WAL that was synced last
 	idle    chan struct{}  // closed when fenced and writing is 0
 	hurry   chan struct{}  // closed when nobody should be slowed down any more
 }
 
-var _ vfs.FS = (*guard)(nil)
+var _ vfs.FS = (*Guard)(nil)
 
-// walPosition says how much of a WAL is on the disk.
-type walPosition struct {
-	num    uint64
-	synced int64
+// WALPosition says how much of a WAL is on the disk.
+type WALPosition struct {
+	Num    uint64
+	Synced int64 // bytes
 }
 
 // WAL returns how much of the newest WAL is on the disk.
-func (g *guard) WAL() walPosition {
+func (g *Guard) WAL() WALPosition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.wal
 }
 
-func newGuard(fs vfs.FS, onFail func(error)) *guard {
-	return &guard{
-		FS:     fs,
-		onFail: onFail,
-		files:  map[*file]bool{},
-		idle:   make(chan struct{}),
-		hurry:  make(chan struct{}),
+// NewGuard makes the guard of one open on fs. It returns errors until Live is called.
+func NewGuard(fs vfs.FS) *Guard {
+	return &Guard{
+		FS:    fs,
+		files: map[*file]bool{},
+		idle:  make(chan struct{}),
+		hurry: make(chan struct{}),
+	}
+}
+
+// Notify has f called at the first failure, at once if there was one already. f may
+// be called from any goroutine, and inside calls of Pebble. Only one f is kept.
+func (g *Guard) Notify(f func(error)) {
+	g.mu.Lock()
+	g.onFail = f
+	err := g.err
+	g.mu.Unlock()
+	if err != nil {
+		f(err)
 	}
 }
 
 // Err is the first failure, nil while there is none.
-func (g *guard) Err() error {
+func (g *Guard) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.err
 }
 
 // begin tells whether a write may go to the disk; if so, end must follow.
-func (g *guard) begin() bool {
+func (g *Guard) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.phase >= failed {
@@ -95,15 +110,15 @@ func (g *guard) begin() bool {
 }
 
 // end takes the outcome of a write and returns what Pebble is to see.
-func (g *guard) end(err error) error {
+func (g *Guard) end(err error) error {
 	g.mu.Lock()
 	report := g.failLocked(err)
 	g.writing--
 	g.releaseLocked()
 	hide := g.phase != opening
 	g.mu.Unlock()
-	if report {
-		g.onFail(err)
+	if report != nil {
+		report(err)
 	}
 	if hide {
 		return nil
@@ -112,28 +127,30 @@ func (g *guard) end(err error) error {
 }
 
 // Fail makes the open fail as if a write had.
-func (g *guard) Fail(err error) {
+func (g *Guard) Fail(err error) {
 	g.mu.Lock()
 	report := g.failLocked(err)
 	g.mu.Unlock()
-	if report {
-		g.onFail(err)
+	if report != nil {
+		report(err)
 	}
 }
 
-func (g *guard) failLocked(err error) (first bool) {
+// failLocked takes note of the first failure and returns whom to tell of it, if
+// anybody.
+func (g *Guard) failLocked(err error) func(error) {
 	if err == nil || g.err != nil {
-		return false
+		return nil
 	}
 	g.err = err
 	if g.phase == live {
 		g.phase = failed
 	}
-	return true
+	return g.onFail
 }
 
 // Live ends the phase opening: Pebble comes in.
-func (g *guard) Live() {
+func (g *Guard) Live() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.phase == opening {
@@ -142,7 +159,7 @@ func (g *guard) Live() {
 }
 
 // Hurry ends the slowing down of failed work: the store is about to close.
-func (g *guard) Hurry() {
+func (g *Guard) Hurry() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
@@ -154,14 +171,14 @@ func (g *guard) Hurry() {
 
 // Fence ends this open: no write begins any more, handles are closed, and once
 // the writes that have begun are over the lock is released and the channel closed.
-func (g *guard) Fence() <-chan struct{} {
+func (g *Guard) Fence() <-chan struct{} {
 	g.Hurry()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.phase != fenced {
 		g.phase = fenced
 		if g.err == nil {
-			g.err = errFenced
+			g.err = ErrFenced
 		}
 		g.releaseLocked()
 	}
@@ -170,7 +187,7 @@ func (g *guard) Fence() <-chan struct{} {
 
 // releaseLocked frees the handles and the lock when the last write is over. Until
 // then a successor must not get the lock: the write could still reach its files.
-func (g *guard) releaseLocked() {
+func (g *Guard) releaseLocked() {
 	if g.phase != fenced || g.writing > 0 {
 		return
 	}
@@ -195,7 +212,7 @@ const patience = 100
 
 // slow keeps Pebble, which repeats failed background work at once and for ever,
 // from using up a core until the store is closed.
-func (g *guard) slow() {
+func (g *Guard) slow() {
 	g.mu.Lock()
 	g.repeats++
 	free := g.repeats <= patience
@@ -212,7 +229,7 @@ func (g *guard) slow() {
 }
 
 // Lock is called once per open.
-func (g *guard) Lock(name string) (io.Closer, error) {
+func (g *Guard) Lock(name string) (io.Closer, error) {
 	lock, err := g.FS.Lock(name)
 	if err != nil {
 		return nil, err
@@ -224,7 +241,7 @@ func (g *guard) Lock(name string) (io.Closer, error) {
 }
 
 // Close releases the directory lock; Fence may have done so before.
-func (g *guard) Close() error {
+func (g *Guard) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.lock == nil {
@@ -235,12 +252,12 @@ func (g *guard) Close() error {
 	return err
 }
 
-func (g *guard) Unwrap() vfs.FS { return g.FS }
+func (g *Guard) Unwrap() vfs.FS { return g.FS }
 
 // wrap registers a new handle.
-func (g *guard) wrap(name string, f vfs.File) vfs.File {
+func (g *Guard) wrap(name string, f vfs.File) vfs.File {
 	w := &file{inner: f, guard: g, name: filepath.Base(name)}
-	w.wal, w.isWAL = walNumber(w.name)
+	w.wal, w.isWAL = WALNumber(w.name)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.phase == fenced && g.writing == 0 {
@@ -252,7 +269,7 @@ func (g *guard) wrap(name string, f vfs.File) vfs.File {
 }
 
 // writable opens a file for writing.
-func (g *guard) writable(name string, open func() (vfs.File, error)) (vfs.File, error) {
+func (g *Guard) writable(name string, open func() (vfs.File, error)) (vfs.File, error) {
 	if !g.begin() {
 		g.slow()
 		return nothing{name: filepath.Base(name)}, nil
@@ -269,31 +286,49 @@ func (g *guard) writable(name string, open func() (vfs.File, error)) (vfs.File, 
 	return f, nil
 }
 
-func (g *guard) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+// pebbleMarker begins the names of Pebble's marker files. Such a name says which
+// manifest is the current one. Pebble 2.1.7 makes the manifest, the new marker and
+// the removal of the old one durable by one sync of the directory, so that a power
+// cut in between, which may keep any part of them, could leave a marker without its
+// manifest, or no marker at all.
+const pebbleMarker = "marker."
+
+// settle makes durable what came before the creation or removal of a marker.
+func (g *Guard) settle(name string) error {
+	if !strings.HasPrefix(g.FS.PathBase(name), pebbleMarker) {
+		return nil
+	}
+	return g.change(func() error { return SyncDir(g.FS, g.FS.PathDir(name)) })
+}
+
+func (g *Guard) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := g.settle(name); err != nil {
+		return nil, err
+	}
 	return g.writable(name, func() (vfs.File, error) { return g.FS.Create(name, c) })
 }
 
-func (g *guard) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+func (g *Guard) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
 	return g.writable(name, func() (vfs.File, error) { return g.FS.OpenReadWrite(name, c, o...) })
 }
 
-func (g *guard) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (g *Guard) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return g.writable(newname, func() (vfs.File, error) { return g.FS.ReuseForWrite(oldname, newname, c) })
 }
 
-func (g *guard) OpenDir(name string) (vfs.File, error) { return g.open(name, g.FS.OpenDir) }
+func (g *Guard) OpenDir(name string) (vfs.File, error) { return g.open(name, g.FS.OpenDir) }
 
-func (g *guard) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+func (g *Guard) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 	return g.open(name, func(string) (vfs.File, error) { return g.FS.Open(name, o...) })
 }
 
-func (g *guard) open(name string, open func(string) (vfs.File, error)) (vfs.File, error) {
+func (g *Guard) open(name string, open func(string) (vfs.File, error)) (vfs.File, error) {
 	g.mu.Lock()
 	p := g.phase
 	g.mu.Unlock()
 	if p == fenced {
 		g.slow()
-		return nil, errFenced
+		return nil, ErrFenced
 	}
 	f, err := open(name)
 	if err != nil {
@@ -306,27 +341,27 @@ func (g *guard) open(name string, open func(string) (vfs.File, error)) (vfs.File
 }
 
 // change runs an operation on names that must succeed.
-func (g *guard) change(op func() error) error {
+func (g *Guard) change(op func() error) error {
 	if !g.begin() {
 		return nil
 	}
 	return g.end(op())
 }
 
-func (g *guard) Link(oldname, newname string) error {
+func (g *Guard) Link(oldname, newname string) error {
 	return g.change(func() error { return g.FS.Link(oldname, newname) })
 }
 
-func (g *guard) Rename(oldname, newname string) error {
+func (g *Guard) Rename(oldname, newname string) error {
 	return g.change(func() error { return g.FS.Rename(oldname, newname) })
 }
 
-func (g *guard) MkdirAll(dir string, perm os.FileMode) error {
+func (g *Guard) MkdirAll(dir string, perm os.FileMode) error {
 	return g.change(func() error { return g.FS.MkdirAll(dir, perm) })
 }
 
 // tidy runs an operation whose failure loses nothing.
-func (g *guard) tidy(op func() error) error {
+func (g *Guard) tidy(op func() error) error {
 	if !g.begin() {
 		return nil
 	}
@@ -335,10 +370,23 @@ func (g *guard) tidy(op func() error) error {
 	return err
 }
 
-func (g *guard) Remove(name string) error {
+func (g *Guard) Remove(name string) error {
+	if err := g.settle(name); err != nil {
+		return err
+	}
 	return g.tidy(func() error { return g.FS.Remove(name) })
 }
 
-func (g *guard) RemoveAll(name string) error {
+func (g *Guard) RemoveAll(name string) error {
 	return g.tidy(func() error { return g.FS.RemoveAll(name) })
+}
+
+// WALNumber parses the name of a WAL.
+func WALNumber(name string) (uint64, bool) {
+	digits, isLog := strings.CutSuffix(name, ".log")
+	if !isLog {
+		return 0, false
+	}
+	num, err := strconv.ParseUint(digits, 10, 64)
+	return num, err == nil
 }

@@ -1,4 +1,4 @@
-package pebblestore
+package pebblefs
 
 import (
 	"io"
@@ -9,11 +9,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// file is a handle of a guard. The guard may close it at any time, also while
+// file is a handle of a Guard. The guard may close it at any time, also while
 // Pebble uses it; the handle below is closed when its last user has returned.
 type file struct {
 	inner vfs.File
-	guard *guard
+	guard *Guard
 	name  string
 
 	// A WAL is written from its start on and synced by one goroutine.
@@ -66,7 +66,7 @@ func (f *file) change(op func() error) error {
 		return nil
 	}
 	if !f.enter() {
-		return f.guard.end(errFenced)
+		return f.guard.end(ErrFenced)
 	}
 	defer f.leave()
 	return f.guard.end(op())
@@ -100,8 +100,8 @@ func (f *file) sync(op func() error) error {
 			g := f.guard
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			if f.wal >= g.wal.num {
-				g.wal = walPosition{f.wal, f.written}
+			if f.wal >= g.wal.Num {
+				g.wal = WALPosition{f.wal, f.written}
 			}
 		}
 		return err
@@ -136,7 +136,7 @@ func (f *file) Close() error {
 
 func (f *file) Read(p []byte) (int, error) {
 	if !f.enter() {
-		return 0, errFenced
+		return 0, ErrFenced
 	}
 	defer f.leave()
 	return f.inner.Read(p)
@@ -144,7 +144,7 @@ func (f *file) Read(p []byte) (int, error) {
 
 func (f *file) ReadAt(p []byte, at int64) (int, error) {
 	if !f.enter() {
-		return 0, errFenced
+		return 0, ErrFenced
 	}
 	defer f.leave()
 	return f.inner.ReadAt(p, at)
@@ -152,7 +152,7 @@ func (f *file) ReadAt(p []byte, at int64) (int, error) {
 
 func (f *file) Prefetch(at, length int64) error {
 	if !f.enter() {
-		return errFenced
+		return ErrFenced
 	}
 	defer f.leave()
 	return f.inner.Prefetch(at, length)
@@ -170,7 +170,7 @@ func (f *file) Fd() uintptr {
 func (f *file) Stat() (vfs.FileInfo, error) {
 	if !f.isWAL {
 		if !f.enter() {
-			return nil, errFenced
+			return nil, ErrFenced
 		}
 		defer f.leave()
 		return f.inner.Stat()
