@@ -55,6 +55,8 @@ type Broker struct {
 	epoch      atomic.Int64 // broker epoch of the last registration; 0: none yet
 	controller atomic.Int32 // -1: not known
 
+	attached       atomic.Bool  // registered, in a session that is not known to have ended
+	nodeWrite      atomic.Int64 // since when the store has been writing the node's record; 0: it does not
 	controllerTerm atomic.Int32 // controller epoch; -1: not known
 	unfit          atomic.Pointer[error]
 
@@ -348,7 +350,11 @@ func (b *Broker) checkStore() error {
 	if err := b.cfg.Store.Health().Err; err != nil {
 		return fmt.Errorf("%w: %w", ErrStorage, err)
 	}
-	if age, _ := b.writer.load(); age > b.cfg.StoreStallLimit {
+	age, _ := b.writer.load()
+	if since := b.nodeWrite.Load(); since != 0 {
+		age = max(age, b.now()-time.Duration(since))
+	}
+	if age > b.cfg.StoreStallLimit {
 		return fmt.Errorf("%w: a write has been under way for %v", ErrStorage, age.Round(time.Millisecond))
 	}
 	return nil

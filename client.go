@@ -62,27 +62,51 @@ func partitionNumber(n int) int32 {
 // Controller returns the handle for administration.
 func (c *Client) Controller() *Controller { return &Controller{client: c} }
 
-// pick returns an open broker, another one from attempt to attempt; one that is
-// fit and knows the cluster when there is one.
+// pick returns an open broker, another one from attempt to attempt: one that is
+// registered and knows the cluster when there is one. An unfit broker cannot reach
+// anybody; when there is no other, its reason is the error.
 func (c *Client) pick(attempt int) (*Broker, error) {
 	all := c.source()
-	var fallback *Broker
+	var best *Broker
+	rank, err := 0, ErrClosed
 	for i := range all {
 		b := all[(i+attempt)%len(all)]
 		if b == nil || b.ctx.Err() != nil {
 			continue
 		}
-		if _, _, whole, _ := b.view.topic(""); whole && b.unfitReason() == nil {
-			return b, nil
+		if why := b.unfitReason(); why != nil {
+			err = fmt.Errorf("%w: %w", ErrUnfit, why)
+			continue
 		}
-		if fallback == nil {
-			fallback = b
+		at := 1
+		if _, _, whole, _ := b.view.topic(""); whole {
+			at++
+			if b.attached.Load() {
+				return b, nil
+			}
+		}
+		if at > rank {
+			best, rank = b, at
 		}
 	}
-	if fallback == nil {
-		return nil, ErrClosed
+	if best == nil {
+		return nil, err
 	}
-	return fallback, nil
+	return best, nil
+}
+
+// newest returns the newest state of a partition that an open broker knows.
+func (c *Client) newest(b *Broker, id protocol.PartitionID) (protocol.PartitionState, bool, <-chan struct{}) {
+	s, ok, changed := b.view.state(id)
+	for _, other := range c.source() {
+		if other == nil || other == b || other.ctx.Err() != nil {
+			continue
+		}
+		if o, known, _ := other.view.state(id); known && (!ok || o.PartitionEpoch > s.PartitionEpoch) {
+			s, ok = o, true
+		}
+	}
+	return s, ok, changed
 }
 
 // open returns the broker with that id, if it is one of the source's and open.
@@ -97,6 +121,7 @@ func (c *Client) open(id int32) *Broker {
 
 // route says where a call to a partition goes now.
 type route struct {
+	client *Client
 	via    *Broker // sends it
 	leader int32   // takes it
 	epoch  int32   // the leader epoch that it is meant for
@@ -104,10 +129,11 @@ type route struct {
 	state  protocol.PartitionState
 }
 
-// topicOf finds a topic's description, waiting for the image where that makes sense.
-func (c *Client) topicOf(ctx context.Context, name string) (*Broker, protocol.Topic, error) {
+// topicOf finds a topic's description, waiting for the image where that makes
+// sense, and the broker that knew it.
+func (c *Client) topicOf(ctx context.Context, name string, attempt int) (*Broker, protocol.Topic, error) {
 	var missing time.Time
-	for attempt := 0; ; attempt++ {
+	for ; ; attempt++ {
 		b, err := c.pick(attempt)
 		if err != nil {
 			return nil, protocol.Topic{}, err
@@ -133,10 +159,11 @@ func (c *Client) topicOf(ctx context.Context, name string) (*Broker, protocol.To
 }
 
 // locate finds the way to a partition's leader, waiting while there is none.
-// bound, when not zero, is the topic id that the caller began with.
-func (c *Client) locate(ctx context.Context, topic string, n int32, bound protocol.UUID) (route, error) {
-	for {
-		b, t, err := c.topicOf(ctx, topic)
+// bound, when not zero, is the topic id that the caller began with; attempt counts
+// its tries, so that each goes by another broker.
+func (c *Client) locate(ctx context.Context, topic string, n int32, bound protocol.UUID, attempt int) (route, error) {
+	for ; ; attempt++ {
+		b, t, err := c.topicOf(ctx, topic, attempt)
 		switch {
 		case err != nil:
 			return route{}, err
@@ -146,9 +173,9 @@ func (c *Client) locate(ctx context.Context, topic string, n int32, bound protoc
 			return route{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, topic, n, t.Config.Partitions)
 		}
 		id := protocol.PartitionID{Topic: t.ID, Partition: n}
-		s, ok, changed := b.view.state(id)
+		s, ok, changed := c.newest(b, id)
 		if ok && s.Leader != protocol.NoLeader {
-			r := route{via: b, leader: s.Leader, epoch: s.LeaderEpoch, id: id, state: s}
+			r := route{client: c, via: b, leader: s.Leader, epoch: s.LeaderEpoch, id: id, state: s}
 			if at := c.open(s.Leader); at != nil {
 				r.via = at
 			}
@@ -194,8 +221,10 @@ func (r *route) read(q protocol.Read, done func(protocol.ReadAnswer)) bool {
 // again waits before a call is tried anew after a refusal, having learnt what
 // the refusal said.
 func (r *route) again(ctx context.Context, hint *protocol.PartitionState) error {
-	r.via.view.learn(r.id, hint)
-	s, _, changed := r.via.view.state(r.id)
+	if hint != nil {
+		r.via.view.learn(r.id, hint)
+	}
+	s, _, changed := r.client.newest(r.via, r.id)
 	if s.LeaderEpoch > r.epoch {
 		return nil
 	}

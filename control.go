@@ -265,7 +265,7 @@ func (c *controlLoop) stand() {
 			if err != nil {
 				c.b.log.Warn("could not become controller", "error", err)
 			}
-			if meta != nil {
+			if meta != nil && c.b.unfitReason() == nil {
 				c.take(meta)
 				return
 			}

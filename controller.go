@@ -53,6 +53,9 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 		return protocol.CommandAnswer{}, err
 	}
 	topic := protocol.Topic{ID: b.randomUUID(), Name: name, Config: c.withDefaults(cfg)}
+	if why := invalidTopic(&topic); why != "" {
+		return protocol.CommandAnswer{Code: protocol.InvalidRequest}, fmt.Errorf("%w: %s", ErrInvalidTopic, why)
+	}
 	a, err := c.command(ctx, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
 	if err != nil {
 		return a, err

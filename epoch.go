@@ -136,21 +136,9 @@ func (h *epochHistory) truncationTarget(agreed protocol.EpochEnd, start, logEnd 
 		// Every epoch here is older than the leader's answer: only its end can bind.
 		return max(min(agreed.End, logEnd), start)
 	}
-	if h.epochFloor(agreed.Epoch) == noEpoch {
-		return start
-	}
 	target := min(mine.End, logEnd)
 	if mine.Epoch == agreed.Epoch {
 		target = min(target, agreed.End)
 	}
 	return max(target, start)
-}
-
-// epochFloor is the largest epoch in the history at or below epoch.
-func (h *epochHistory) epochFloor(epoch int32) int32 {
-	i := sort.Search(len(h.entries), func(i int) bool { return h.entries[i].Epoch > epoch })
-	if i == 0 {
-		return noEpoch
-	}
-	return h.entries[i-1].Epoch
 }

@@ -319,3 +319,25 @@ func TestFoundTornReread(t *testing.T) {
 		require.NotEqual(t, protocol.Ineligible, v.Code, "refused although the store has it")
 	}
 }
+
+// A store that hangs for long counts once as lateness, not anew at every look: a
+// member that is dead as well still leaves the ISR in time.
+func TestFoundLongHangCountsOnce(t *testing.T) {
+	s := foundShard(1)
+	st := foundState(1, 1, 1, 1, 2)
+	st.MinISR = 1
+	s.onState(1, foundID, st)
+	s.finish(1)
+	s.onStored(foundID, 1, nil)
+	s.finish(2)
+	s.onPayload(3, 1, 11, foundAppend(protocol.AcksLeader))
+	s.finish(3)
+	r := s.replicas[foundID]
+	for range 12 {
+		now := s.lagPassAt
+		s.storeAge += s.env.cfg.MaxLag / 4
+		s.finish(now)
+		require.GreaterOrEqual(t, r.lag(now, r.remote(2)), time.Duration(0))
+	}
+	require.NotNil(t, r.isr.pending, "the dead member is proposed to leave")
+}

@@ -46,7 +46,7 @@ type Replica struct {
 // Replica returns a snapshot of this broker's copy of a partition. It fails with
 // ErrUnknownPartition when it has none.
 func (b *Broker) Replica(ctx context.Context, topic string, n int) (*Replica, error) {
-	_, t, err := b.topicOf(ctx, topic)
+	_, t, err := b.topicOf(ctx, topic, 0)
 	if err != nil {
 		return nil, err
 	}

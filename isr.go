@@ -265,8 +265,8 @@ func (a *appendMarks) appendedAt(offset int64, since time.Duration) time.Duratio
 }
 
 // shift moves the marks forward when the leader itself was late (D10).
-func (a *appendMarks) shift(by time.Duration) {
+func (a *appendMarks) shift(by, now time.Duration) {
 	for i := range a.marks {
-		a.marks[i].at += by
+		a.marks[i].at = min(a.marks[i].at+by, now)
 	}
 }

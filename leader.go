@@ -80,10 +80,10 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 // role is: a replica that refuses because it does not lead yet must not take the
 // next append of the stream once it does (D22).
 func (r *replicaState) refuseAppend(now time.Duration, peer int32, a *protocol.Append, code protocol.Code) {
-	r.streams.refuse(now, a.Stream)
+	generation := r.streams.refuse(now, a.Stream)
 	p := r.env.eff.to(peer)
 	p.AppendAnswers = append(p.AppendAnswers, protocol.AppendAnswer{
-		Request: a.Request, Code: code, Outcome: protocol.NotAppended,
+		Request: a.Request, Code: code, Outcome: protocol.NotAppended, Generation: generation,
 		Base: -1, Last: -1, LeaderEpoch: r.state.LeaderEpoch, State: r.stateHint(),
 	})
 }

@@ -10,62 +10,48 @@ const (
 	// streamMemory is how long a refusal is remembered: far longer than an append
 	// of the same generation can be under way.
 	streamMemory = time.Minute
-	// maxRefusedStreams bounds the memory per led partition. Beyond it every
-	// stream is refused for a while, which keeps the order at the price of retries.
-	maxRefusedStreams = 1024
+	streamSlots  = 256
 )
 
 // refusedStreams remembers which generation of which producer stream this leader
 // refused something of: the rest of that generation is refused as well, so that
 // nothing behind a refused append can overtake its retry (D22).
+//
+// Streams share slots by their ids, which are random. One that shares a slot with
+// a stream of a higher generation is refused, too, until its own has risen above
+// it, which the answer says how to do. So the memory is fixed, and no number of
+// producers can make it forget.
 type refusedStreams struct {
-	refused  map[uint64]refusedStream
-	allUntil time.Duration
+	slots []refusedSlot // nil until something is refused
 }
 
-type refusedStream struct {
-	generation uint32
+type refusedSlot struct {
+	generation uint32 // the highest refused
 	at         time.Duration
+	used       bool
 }
 
 func (s *refusedStreams) refuses(now time.Duration, st protocol.Stream) bool {
-	if st.ID == 0 {
+	if st.ID == 0 || s.slots == nil {
 		return false
 	}
-	if now < s.allUntil {
-		return true
+	slot := &s.slots[st.ID%streamSlots]
+	if slot.used && now-slot.at > streamMemory {
+		*slot = refusedSlot{}
 	}
-	last, ok := s.refused[st.ID]
-	if !ok {
-		return false
-	}
-	if st.Generation > last.generation {
-		delete(s.refused, st.ID)
-		return false
-	}
-	return true
+	return slot.used && st.Generation <= slot.generation
 }
 
-func (s *refusedStreams) refuse(now time.Duration, st protocol.Stream) {
+// refuse remembers a refusal, and returns the generation that the next one of the
+// stream has to exceed.
+func (s *refusedStreams) refuse(now time.Duration, st protocol.Stream) uint32 {
 	if st.ID == 0 {
-		return
+		return 0
 	}
-	if last, ok := s.refused[st.ID]; ok && last.generation >= st.Generation {
-		return
+	if s.slots == nil {
+		s.slots = make([]refusedSlot, streamSlots)
 	}
-	if len(s.refused) >= maxRefusedStreams {
-		for id, last := range s.refused {
-			if now-last.at > streamMemory {
-				delete(s.refused, id)
-			}
-		}
-	}
-	if len(s.refused) >= maxRefusedStreams {
-		s.allUntil = now + streamMemory
-		return
-	}
-	if s.refused == nil {
-		s.refused = make(map[uint64]refusedStream)
-	}
-	s.refused[st.ID] = refusedStream{st.Generation, now}
+	slot := &s.slots[st.ID%streamSlots]
+	*slot = refusedSlot{generation: max(slot.generation, st.Generation), at: now, used: true}
+	return slot.generation
 }

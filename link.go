@@ -124,7 +124,7 @@ const (
 )
 
 const (
-	linkReorder = 64 // how far ahead of the first missing envelope others are held
+	linkReorder = 1024 // how far ahead of the first missing envelope others are held
 
 	linkMinVersion uint16 = protocol.Version
 	linkMaxVersion uint16 = protocol.Version

@@ -613,20 +613,20 @@ func TestLinkReorderWindow(t *testing.T) {
 	for i, p := range out.deliver {
 		require.Equal(t, uint64(i+1), p.Commands[0].Request)
 	}
-	data(linkT/12, 64)
+	data(linkT/12, linkReorder)
 	require.Equal(t, uint64(2), l.stats().duplicate, "delivered twice")
 
 	// Two holes: the second is timed from the moment the first closed.
 	at := linkT / 12
-	data(at, 66)
-	data(at, 68)
-	require.Len(t, data(at+linkT/12-1, 65).deliver, 2)
-	require.Len(t, data(at+linkT/6-2, 67).deliver, 2)
+	data(at, linkReorder+2)
+	data(at, linkReorder+4)
+	require.Len(t, data(at+linkT/12-1, linkReorder+1).deliver, 2)
+	require.Len(t, data(at+linkT/6-2, linkReorder+3).deliver, 2)
 	out = &linkOut{}
 	l.tick(at+linkT/3, out)
 	require.False(t, out.down)
 
-	out = data(at+linkT/3, 68+linkReorder+1)
+	out = data(at+linkT/3, linkReorder+4+linkReorder+1)
 	require.True(t, out.down, "the window overflows")
 	require.Equal(t, []protocol.Kind{protocol.Reset}, linkKinds(out))
 	require.Equal(t, uint64(1), l.stats().gaps)

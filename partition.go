@@ -80,8 +80,8 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 	}
 	why := error(nil)
-	for {
-		r, err := p.client.locate(ctx, p.topic, p.n, protocol.UUID{})
+	for attempt := 0; ; attempt++ {
+		r, err := p.client.locate(ctx, p.topic, p.n, protocol.UUID{}, attempt)
 		if err != nil {
 			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 		}
@@ -188,7 +188,7 @@ type Offsets struct {
 // watermark is valid for the present leader epoch, so that it never seems to go
 // backwards after a failover.
 func (p *Partition) Offsets(ctx context.Context) (Offsets, error) {
-	a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &protocol.UUID{})
+	a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &reading{})
 	if err != nil {
 		return Offsets{}, err
 	}
@@ -217,12 +217,12 @@ func (p *Partition) Fetch(ctx context.Context, offset int64, o FetchOptions) (Fe
 	}
 	q := protocol.Read{From: offset, MaxBytes: int32(min(o.MaxBytes, 1<<30))}
 	var a protocol.ReadAnswer
-	var bound protocol.UUID
+	var at reading
 	for end := time.Now().Add(max(o.MaxWait, 0)); ; {
 		left := time.Until(end)
 		q.MaxWaitMs = int32(min(max(left.Milliseconds(), 0), readWaitMs))
 		var err error
-		if a, err = p.ask(ctx, q, &bound); err != nil {
+		if a, err = p.ask(ctx, q, &at); err != nil {
 			return Fetched{}, err
 		}
 		if len(a.Batches) > 0 || left <= readWaitMs*time.Millisecond {
@@ -259,19 +259,26 @@ func recordsOf(batches [][]byte, from int64) iter.Seq2[Record, error] {
 // readWaitMs is how long one round of a waiting read stays with the leader.
 const readWaitMs = 5000
 
-// ask sends a read to the leader and retries while the leader moves. bound holds
-// the topic id that the caller began with; zero is filled in.
-func (p *Partition) ask(ctx context.Context, q protocol.Read, bound *protocol.UUID) (protocol.ReadAnswer, error) {
+// reading is what a reader holds on to from one answer to the next: the topic that
+// it began with, and the newest leader epoch that answered. A leader of an older
+// one was deposed without knowing it, and what it says is out of date.
+type reading struct {
+	topic protocol.UUID
+	epoch int32
+}
+
+// ask sends a read to the leader and retries while the leader moves.
+func (p *Partition) ask(ctx context.Context, q protocol.Read, at *reading) (protocol.ReadAnswer, error) {
 	if q.From < 0 {
 		return protocol.ReadAnswer{}, fmt.Errorf("%w: %d", ErrOffsetOutOfRange, q.From)
 	}
 	why := error(nil)
-	for {
-		r, err := p.client.locate(ctx, p.topic, p.n, *bound)
+	for attempt := 0; ; attempt++ {
+		r, err := p.client.locate(ctx, p.topic, p.n, at.topic, attempt)
 		if err != nil {
 			return protocol.ReadAnswer{}, err
 		}
-		*bound = r.id.Topic
+		at.topic, at.epoch = r.id.Topic, max(at.epoch, r.epoch)
 		answered := make(chan protocol.ReadAnswer, 1)
 		var hint *protocol.PartitionState
 		if r.read(q, func(a protocol.ReadAnswer) { answered <- a }) {
@@ -279,7 +286,11 @@ func (p *Partition) ask(ctx context.Context, q protocol.Read, bound *protocol.UU
 			case <-ctx.Done():
 				return protocol.ReadAnswer{}, ctxError(ctx, why)
 			case a := <-answered:
+				if a.LeaderEpoch < at.epoch && (a.Code == protocol.OK || a.Code == protocol.OutOfRange) {
+					a.Code = protocol.NotLeader
+				}
 				if a.Code == protocol.OK {
+					at.epoch = a.LeaderEpoch
 					return a, nil
 				}
 				why, hint = codeError(a.Code), a.State
@@ -303,10 +314,10 @@ func (p *Partition) ask(ctx context.Context, q protocol.Read, bound *protocol.UU
 // bytes are the caller's.
 func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		var bound protocol.UUID
+		var at reading
 		next := from.offset
 		if from.kind != fromOffset {
-			a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &bound)
+			a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &at)
 			if err != nil {
 				yield(Record{}, err)
 				return
@@ -317,7 +328,7 @@ func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record
 			}
 		}
 		for {
-			a, err := p.ask(ctx, protocol.Read{From: next, MaxBytes: 1 << 20, MaxWaitMs: readWaitMs}, &bound)
+			a, err := p.ask(ctx, protocol.Read{From: next, MaxBytes: 1 << 20, MaxWaitMs: readWaitMs}, &at)
 			if err != nil {
 				yield(Record{}, err)
 				return
@@ -335,11 +346,11 @@ func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record
 // Writable returns nil when an append with AcksAll would be taken now, as far as
 // this broker knows, or why not. It waits only until this broker knows the cluster and the topic.
 func (p *Partition) Writable(ctx context.Context) error {
-	b, t, err := p.client.topicOf(ctx, p.topic)
+	b, t, err := p.client.topicOf(ctx, p.topic, 0)
 	if err != nil {
 		return err
 	}
-	s, ok, _ := b.view.state(protocol.PartitionID{Topic: t.ID, Partition: p.n})
+	s, ok, _ := p.client.newest(b, protocol.PartitionID{Topic: t.ID, Partition: p.n})
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
@@ -373,11 +384,11 @@ const statusWait = time.Second
 // Status returns the partition's state as this broker knows it, with the ends as
 // its leader has them.
 func (p *Partition) Status(ctx context.Context) (PartitionStatus, error) {
-	b, t, err := p.client.topicOf(ctx, p.topic)
+	b, t, err := p.client.topicOf(ctx, p.topic, 0)
 	if err != nil {
 		return PartitionStatus{}, err
 	}
-	s, ok, _ := b.view.state(protocol.PartitionID{Topic: t.ID, Partition: p.n})
+	s, ok, _ := p.client.newest(b, protocol.PartitionID{Topic: t.ID, Partition: p.n})
 	if !ok {
 		return PartitionStatus{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
 	}

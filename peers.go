@@ -33,10 +33,12 @@ type linkSet struct {
 type peerLink struct {
 	peer transport.Peer
 
-	mu   sync.Mutex
-	link *link
-	out  linkOut
-	gone bool // replaced: what it still does concerns nobody
+	mu      sync.Mutex
+	link    *link
+	out     linkOut
+	outbox  []*protocol.Message // in the order of their numbers
+	sending bool                // one goroutine at a time empties the outbox
+	gone    bool                // replaced: what it still does concerns nobody
 }
 
 func newLinkSet(b *Broker) *linkSet {
@@ -66,14 +68,13 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 	if s.b.cfg.Transport == nil {
 		return
 	}
-	var ended []*peerLink
 	s.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(s.peers)) {
 		p := s.peers[id]
 		r, ok := registry[id]
 		if !ok || r.epoch != p.link.cfg.peerEpoch || selfEpoch != p.link.cfg.selfEpoch {
 			delete(s.peers, id)
-			ended = append(ended, p)
+			s.end(p) // before the next one can be up
 		}
 	}
 	now := s.b.now()
@@ -88,16 +89,18 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 		}, now, s.b.randomUint64())}
 	}
 	s.mu.Unlock()
-	for _, p := range ended {
-		p.mu.Lock()
-		p.gone = true
-		s.past.Add(p.link.stats().dropped())
-		if p.link.isUp() {
-			s.b.linkChanged(p.peer.ID, p.link.cfg.peerEpoch, false)
-		}
-		p.mu.Unlock()
-	}
 	s.wake()
+}
+
+// end makes a link that is replaced do nothing any more.
+func (s *linkSet) end(p *peerLink) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	s.past.Add(p.link.stats().dropped())
+	if p.link.isUp() {
+		s.b.linkChanged(p.peer.ID, p.link.cfg.peerEpoch, false)
+	}
 }
 
 func (s *linkSet) wake() {
@@ -178,17 +181,37 @@ func (s *linkSet) settle(l *peerLink) {
 		s.b.deliver(l.peer.ID, epoch, &out.deliver[i])
 	}
 	next := l.link.next()
-	l.mu.Unlock()
-	for _, m := range out.send {
-		// A message that is refused is a message that is lost: the link notices.
-		if err := s.b.cfg.Transport.Send(l.peer, m); err != nil {
-			s.refused.Add(1)
-			s.b.log.Debug("transport refused a message", "broker", s.b.cfg.ID, "peer", l.peer.ID, "bytes", m.Size(), "error", err)
-		}
-	}
+	l.outbox = append(l.outbox, out.send...)
+	s.empty(l)
 	if int64(next) < s.armed.Load() {
 		s.wake()
 	}
+}
+
+// empty sends what is in the outbox, in order, and unlocks the link. Whoever
+// comes while somebody is at it leaves the rest to him: were each to send its own,
+// one that is held up would look like a gap.
+func (s *linkSet) empty(l *peerLink) {
+	if l.sending {
+		l.mu.Unlock()
+		return
+	}
+	l.sending = true
+	for len(l.outbox) > 0 {
+		messages := l.outbox
+		l.outbox = nil
+		l.mu.Unlock()
+		for _, m := range messages {
+			// A message that is refused is a message that is lost: the link notices.
+			if err := s.b.cfg.Transport.Send(l.peer, m); err != nil {
+				s.refused.Add(1)
+				s.b.log.Debug("transport refused a message", "broker", s.b.cfg.ID, "peer", l.peer.ID, "bytes", m.Size(), "error", err)
+			}
+		}
+		l.mu.Lock()
+	}
+	l.sending = false
+	l.mu.Unlock()
 }
 
 // credits calls f with what each link still takes.

@@ -103,7 +103,7 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 // block, nor call AppendAsync, Flush or Close. When AppendAsync fails the record
 // was not queued and done is not called.
 func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result, error)) error {
-	b, t, err := p.topic.client.topicOf(ctx, p.topic.name)
+	b, t, err := p.topic.client.topicOf(ctx, p.topic.name, 0)
 	if err != nil {
 		return p.refused(-1, err)
 	}
@@ -123,6 +123,9 @@ func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result
 	}
 	if err := record.CheckTime(q.rec.Timestamp); err != nil {
 		return p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
+	}
+	if size := record.HeaderSize + record.MaxRecordSize(&rec); size > b.cfg.largestBatch() {
+		return p.refused(n, fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, b.cfg.largestBatch()))
 	}
 	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
 	if err := p.space.Acquire(ctx, q.bytes); err != nil {

@@ -41,6 +41,7 @@ type stream struct {
 	sentGen    uint32    // of the batches under way
 	sentRoute  route     // the way that they went
 	session    uint64    // and the link session that they went in
+	tries      int       // that led to nothing: the next one goes by another broker
 	notBefore  time.Time // after a refusal, when to try again
 	refusing   time.Time // since when nothing was taken; zero: it is taken
 }
@@ -112,6 +113,7 @@ func (s *stream) send() (done []ended, blocked bool) {
 		if !r.append(a, &s.session, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
 			s.sent = s.sent[:len(s.sent)-1]
 			s.requeue([]*sentBatch{b})
+			s.tries++
 			return s.giveUp(ErrNotLeader), true
 		}
 	}
@@ -141,7 +143,7 @@ func (s *stream) giveUp(why error) []ended {
 func (s *stream) route() (r route, ok bool, err error) {
 	ctx, cancel := context.WithCancel(s.p.ctx)
 	cancel()
-	r, err = s.p.topic.client.locate(ctx, s.p.topic.name, s.n, protocol.UUID{})
+	r, err = s.p.topic.client.locate(ctx, s.p.topic.name, s.n, protocol.UUID{}, s.tries)
 	if errors.Is(err, context.Canceled) {
 		return r, false, nil
 	}
@@ -217,11 +219,16 @@ func (s *stream) endBatch(b *sentBatch) []ended {
 	case b.refused() && s.stopped():
 		return s.failed(b.records, Result{}, NotAppended, ErrResume)
 	}
-	s.generation++ // a leader that refused it refuses the rest of the generation
+	s.nextGeneration(b)
 	if b.unknown() {
 		s.halt()
 	}
 	return s.failed(b.records, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, codeError(a.Code))
+}
+
+// nextGeneration follows a refusal: the leader refuses the rest of the generation.
+func (s *stream) nextGeneration(b *sentBatch) {
+	s.generation = max(s.generation, s.sentGen, b.answer.Generation) + 1
 }
 
 // halt stops the stream: what is not sent is refused, and so is what comes.
@@ -245,14 +252,15 @@ func (s *stream) sendAgain() (done []ended) {
 	for _, b := range s.sent {
 		if b.refused() {
 			again = append(again, b)
+			s.nextGeneration(b)
 			b.route.via.view.learn(b.route.id, b.answer.State)
 		} else {
 			done = append(done, s.endBatch(b)...)
 		}
 	}
 	s.sent = nil
-	s.generation++
 	s.notBefore = time.Now().Add(retryPause / 4)
+	s.tries++
 	why := codeError(again[0].answer.Code)
 	s.requeue(again)
 	return append(done, s.giveUp(why)...)

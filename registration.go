@@ -189,7 +189,10 @@ func (r *registrar) remember(epoch int64) error {
 		return fmt.Errorf("%w: broker epoch %d, directory has seen %d", ErrCoordinationBehind, epoch, node.BrokerEpoch)
 	}
 	node.Cluster, node.BrokerID, node.BrokerEpoch = r.b.cluster(), r.b.cfg.ID, epoch
-	if err := r.b.cfg.Store.SetNode(node); err != nil {
+	r.b.nodeWrite.Store(int64(r.b.now())) // a disk that hangs must show here as well
+	err := r.b.cfg.Store.SetNode(node)
+	r.b.nodeWrite.Store(0)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStorage, err)
 	}
 	return nil
@@ -200,6 +203,8 @@ func (r *registrar) remember(epoch int64) error {
 // wait for the session to expire.
 func (r *registrar) serve(session coordination.Session, epoch int64) {
 	r.b.epoch.Store(epoch)
+	r.b.attached.Store(true)
+	defer r.b.attached.Store(false)
 	r.b.setRegistrationError(nil)
 	r.b.log.Info("broker registered", "broker", r.b.cfg.ID, "broker_epoch", epoch)
 	r.b.control.post(func(time.Duration) { r.b.control.onRegistered(session, epoch) })

@@ -342,18 +342,20 @@ func TestRuleStreamGenerations(t *testing.T) {
 		require.False(t, s.refuses(time.Second, protocol.Stream{ID: 0, Generation: 0}), "no stream")
 		require.False(t, s.refuses(time.Second, protocol.Stream{ID: 1, Generation: 6}))
 	})
-	t.Run("the memory is bounded, at the price of refusals", func(t *testing.T) {
+	t.Run("no number of producers makes it forget, or refuse for ever", func(t *testing.T) {
 		var s refusedStreams
-		for id := range uint64(maxRefusedStreams) {
-			s.refuse(time.Second, protocol.Stream{ID: id + 1, Generation: 1})
+		const producers = 20 * streamSlots
+		for id := range uint64(producers) {
+			s.refuse(time.Second, protocol.Stream{ID: id + 1, Generation: uint32(id % 7)})
 		}
-		require.False(t, s.refuses(time.Second, protocol.Stream{ID: 1 << 30, Generation: 1}))
-		s.refuse(time.Second, protocol.Stream{ID: 1 << 30, Generation: 1})
-		require.Len(t, s.refused, maxRefusedStreams)
-		require.True(t, s.refuses(2*time.Second, protocol.Stream{ID: 1 << 31, Generation: 9}), "every stream, for a while")
-		require.False(t, s.refuses(time.Hour, protocol.Stream{ID: 1 << 31, Generation: 9}))
-		s.refuse(time.Hour, protocol.Stream{ID: 1 << 31, Generation: 1})
-		require.Len(t, s.refused, 1, "what is old enough is forgotten")
+		for id := range uint64(producers) {
+			st := protocol.Stream{ID: id + 1, Generation: uint32(id % 7)}
+			require.True(t, s.refuses(2*time.Second, st))
+			// One more refusal tells what it takes.
+			st.Generation = s.refuse(2*time.Second, st) + 1
+			require.False(t, s.refuses(2*time.Second, st))
+		}
+		require.Len(t, s.slots, streamSlots)
 	})
 }
 

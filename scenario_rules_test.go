@@ -304,7 +304,7 @@ func TestRuleMarksTwin(t *testing.T) {
 			}
 			if rapid.IntRange(0, 9).Draw(t, "late") == 0 {
 				by := time.Duration(rapid.IntRange(1, 3000).Draw(t, "by")) * time.Millisecond
-				marks.shift(by)
+				marks.shift(by, now+by)
 				since += by
 				for i := range appended {
 					appended[i] += by

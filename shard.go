@@ -358,8 +358,10 @@ func (s *shard) lagPass(now time.Duration) {
 			r.queued = false
 			continue
 		case s.lagLate:
-			r.marks.shift(late)
-			r.leadSince += late
+			// A hang that lasts counts once: only what passed since the last look.
+			by := min(late, now-s.lagPassAt+s.env.cfg.MaxLag/4)
+			r.marks.shift(by, now)
+			r.leadSince = min(r.leadSince+by, now)
 		default:
 			r.maybeShrink(now)
 		}

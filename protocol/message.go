@@ -135,6 +135,7 @@ type AppendAnswer struct {
 	Outcome     Outcome
 	Base, Last  int64
 	LeaderEpoch int32
+	Generation  uint32          // refused, part of a stream: what its next generation has to exceed
 	State       *PartitionState // NotLeader: what the sender knows
 }
 
