@@ -22,6 +22,9 @@ const closeLimit = 5 * time.Second
 // errAbandoned says that Close could not end everything in time.
 var errAbandoned = errors.New("tidemark: closed, but a call to the store, the transport or the coordination store has not returned")
 
+// errNotRegistered says why a broker is not ready.
+var errNotRegistered = errors.New("tidemark: not registered at present")
+
 // Broker is one process's share of a cluster. It hosts replicas, leads some of
 // them, stands for Controller, and gives out handles that work for every topic of
 // the cluster, wherever it is led. All methods may be called from any goroutine.
@@ -39,6 +42,8 @@ type Broker struct {
 	running  sync.WaitGroup
 	closing  sync.Once
 	closeErr error
+
+	maxMessage int // of the transport
 
 	loops   []*eventLoop
 	seed    maphash.Seed
@@ -118,6 +123,7 @@ func newBroker(cfg Config) *Broker {
 		reads:    newRequests(protocol.ReadAnswer{Code: protocol.Disconnected}, protocol.ReadAnswer{Code: protocol.Canceled}),
 		commands: newRequests(protocol.CommandAnswer{Code: protocol.Disconnected}, protocol.CommandAnswer{Code: protocol.Canceled}),
 	}
+	b.maxMessage = cfg.maxMessage()
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.stopping = b.ctx.Done()
 	b.controller.Store(-1)
@@ -412,8 +418,8 @@ func (b *Broker) notReady(whole bool) error {
 		return fmt.Errorf("%w: %w", ErrUnfit, unfit)
 	case b.regError != nil:
 		return b.regError
-	case b.epoch.Load() == 0:
-		return errors.New("tidemark: not registered yet")
+	case !b.attached.Load():
+		return errNotRegistered
 	case !whole:
 		return ErrNoController
 	}

@@ -280,7 +280,7 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 	store := c.b.cfg.Coordination
 	ctx, cancel := context.WithTimeout(c.b.ctx, c.b.cfg.SessionTimeout)
 	defer cancel()
-	if stale.Key != "" { // this broker's own, from an earlier life (D15)
+	if stale.Key != "" { // this broker's own, of an earlier life or campaign (D15)
 		_, err := store.Do(ctx, coordination.Txn{
 			Guards: []coordination.Guard{{Key: controllerKey, Revision: stale.Revision}},
 			Ops:    []coordination.Op{{Key: controllerKey, Delete: true}},

@@ -26,7 +26,8 @@
 // runs one broker per process calls [Open] with a [Config]: a Store for the logs, a
 // Coordination store, and the Transport that it already has. Either way the handles
 // are the same: [Topic], [Partition], [Producer] and [Controller] work from any
-// broker, find the leader, and retry what is safe to retry until the context ends.
+// broker, find the leader, and retry what is safe to retry: until the context ends,
+// a Producer for as long as [ProducerOptions] says.
 // [Replica] is a snapshot of one copy, for operators and tests.
 //
 // # What is promised
@@ -58,10 +59,12 @@
 //	metadata*.go       the Controller: from what is to what should be, by guarded writes
 //	member.go          a broker's view of the cluster
 //	link.go            sessions and numbered envelopes between two brokers
+//	events.go          what the parts above share: configuration, surroundings, effects
 //
 // Around it are thin drivers: loop.go, writer.go, peers.go, control.go,
-// registration.go, broker.go; and the handles: client.go, topic.go, partition.go,
-// producer*.go, controller.go, inspect.go. ARCHITECTURE.md tells how they fit, and
+// registration.go, broker.go, on mailbox.go, pool.go, requests.go and view.go; and
+// the handles: client.go, topic.go, partition.go, producer*.go, controller.go,
+// inspect.go. ARCHITECTURE.md tells how they fit, and
 // lists every goroutine.
 //
 // # Terms

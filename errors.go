@@ -36,7 +36,8 @@ var (
 	ErrRecordTooLarge = errors.New("tidemark: record is too large")
 	// ErrBatchTooLarge: the records of one append do not fit one batch.
 	ErrBatchTooLarge = errors.New("tidemark: batch is too large")
-	// ErrOverloaded: the partition has MaxUncommittedBytes above its high watermark.
+	// ErrOverloaded: the partition has MaxUncommittedBytes above its high watermark,
+	// the leader's store is far behind, or too many reads wait. Nothing was stored.
 	ErrOverloaded = errors.New("tidemark: too many uncommitted bytes")
 	// ErrInvalidAcks: AppendOptions.Acks is none of the constants.
 	ErrInvalidAcks = errors.New("tidemark: unknown acks level")
@@ -59,7 +60,8 @@ var (
 	ErrOffsetOutOfRange = errors.New("tidemark: offset out of range")
 	// ErrNoController: no Controller could be reached.
 	ErrNoController = errors.New("tidemark: no controller")
-	// ErrResume: the producer had an append with an unknown outcome; it takes no more for that partition until Resume.
+	// ErrResume: the producer had an append with an unknown outcome, or one that was
+	// refused for longer than RetryFor; it takes no more for that partition until Resume.
 	ErrResume = errors.New("tidemark: partition waits for Resume after an append with unknown outcome")
 	// ErrStorage: the log, or the broker's store, failed.
 	ErrStorage = errors.New("tidemark: storage failed")

@@ -341,3 +341,15 @@ func TestFoundLongHangCountsOnce(t *testing.T) {
 	}
 	require.NotNil(t, r.isr.pending, "the dead member is proposed to leave")
 }
+
+// Every leader epoch counts its own attempts: what an earlier leader was refused
+// says nothing about the present one's.
+func TestFoundRefusalsOfAnEarlierLeader(t *testing.T) {
+	p := &partEntry{}
+	p.refuse(&protocol.Proposal{LeaderEpoch: 5, Attempt: 40})
+	p.refuse(&protocol.Proposal{LeaderEpoch: 6, Attempt: 1})
+	require.Equal(t, refusedAttempt{6, 1}, p.refused)
+	p.refuse(&protocol.Proposal{LeaderEpoch: 6, Attempt: 3})
+	p.refuse(&protocol.Proposal{LeaderEpoch: 6, Attempt: 2})
+	require.Equal(t, refusedAttempt{6, 3}, p.refused)
+}

@@ -183,7 +183,7 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 		return
 	}
 	switch v.Code {
-	case protocol.Ineligible, protocol.NotAttempted:
+	case protocol.Ineligible:
 		// Certain that no copy of it was or will be applied: the old set is the whole truth.
 		r.isr.pending = nil
 		if m := r.remote(p.added); m != nil {

@@ -59,7 +59,7 @@ func (l *eventLoop) run() {
 func (l *eventLoop) turn(events []loopEvent) {
 	now := l.b.now()
 	age, queued := l.b.writer.load()
-	l.shard.onStoreLoad(now, age, queued > l.b.cfg.MemoryBudget/4)
+	l.shard.onStoreLoad(age, queued > l.b.cfg.MemoryBudget/4)
 	l.b.links.credits(l.shard.onCredit)
 	for i := range events {
 		ev := &events[i]

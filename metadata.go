@@ -114,6 +114,15 @@ type refusedAttempt struct {
 	attempt     uint64
 }
 
+// refuse remembers an attempt. Every leader epoch counts its own.
+func (p *partEntry) refuse(prop *protocol.Proposal) {
+	attempt := prop.Attempt
+	if p.refused.leaderEpoch == prop.LeaderEpoch {
+		attempt = max(attempt, p.refused.attempt)
+	}
+	p.refused = refusedAttempt{prop.LeaderEpoch, attempt}
+}
+
 type queuedProposal struct {
 	from     int32
 	proposal protocol.Proposal
@@ -395,7 +404,7 @@ func (m *metadata) next(p *partEntry) (partWrite, bool) {
 	}
 	isr, code := m.judge(p, q)
 	if code == protocol.Ineligible {
-		p.refused = refusedAttempt{q.proposal.LeaderEpoch, max(p.refused.attempt, q.proposal.Attempt)}
+		p.refuse(&q.proposal)
 	}
 	if code != protocol.OK || isr == nil {
 		m.verdict(q.from, &q.proposal, code, &p.state)

@@ -267,7 +267,7 @@ func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]co
 			p.proposal = pw.proposal
 		}
 		var s protocol.PartitionState
-		if kv, ok := kvs[p.key]; ok && kv.Revision != p.revision && json.Unmarshal(kv.Value, &s) == nil {
+		if kv, ok := kvs[p.key]; ok && kv.Revision != p.revision && json.Unmarshal(kv.Value, &s) == nil && s.Valid() == nil {
 			m.install(p, s, kv.Revision)
 		} else if w.topic == nil {
 			// It is a registration that has changed, and it will show. Until then the same

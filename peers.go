@@ -85,7 +85,7 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 		}
 		s.peers[id] = &peerLink{peer: transport.Peer{ID: id, Address: r.Address}, link: newLink(linkConfig{
 			cluster: s.b.cluster(), self: s.b.cfg.ID, peer: id, selfEpoch: selfEpoch, peerEpoch: r.epoch,
-			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.cfg.Transport.MaxMessageBytes(), window: linkWindow,
+			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.maxMessage, window: linkWindow,
 		}, now, s.b.randomUint64())}
 	}
 	s.mu.Unlock()

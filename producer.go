@@ -215,7 +215,8 @@ func (p *Producer) enqueue(n int, b *Broker, q *queuedRecord) error {
 	return nil
 }
 
-// Resume lets a partition take appends again after one with an unknown outcome.
+// Resume lets a partition take appends again after one with an unknown outcome, or
+// one that was refused for longer than RetryFor.
 // It does nothing for a partition that does not wait for it, and fails with
 // ErrResume while appends from before have not all ended: Flush waits for them.
 func (p *Producer) Resume(partition int) error {

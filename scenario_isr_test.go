@@ -237,13 +237,6 @@ func TestS056RefusedCandidate(t *testing.T) {
 		eff := g.become(func(s *protocol.PartitionState) {})
 		require.Len(t, eff.proposals, 1)
 	})
-	t.Run("not attempted is the same", func(t *testing.T) {
-		g := newRig(t, 0, 0, 0)
-		g.lead(1, 1, 2)
-		g.fetch(3, 1)
-		g.verdict(protocol.NotAttempted, nil)
-		require.Nil(t, g.r.isr.pending)
-	})
 }
 
 // S-58: one proposal at a time.

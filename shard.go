@@ -191,7 +191,7 @@ func (s *shard) onCredit(peer int32, credit int) {
 
 // onStoreLoad tells how the store keeps up: the age of its oldest incomplete
 // group, and whether so much waits for it that nothing may be added.
-func (s *shard) onStoreLoad(now, age time.Duration, full bool) {
+func (s *shard) onStoreLoad(age time.Duration, full bool) {
 	s.storeAge, s.storeFull = age, full
 	if full {
 		return

@@ -17,7 +17,7 @@ const (
 	NotEnoughAfter    // committed, but the ISR has become smaller than MinISR
 	TooLarge          // record or batch above its limit
 	Corrupt           // the bytes are not a sound record batch
-	Overloaded        // MaxUncommittedBytes is reached
+	Overloaded        // MaxUncommittedBytes is reached, the store is far behind, or too many reads wait
 	StreamRefused     // an earlier append of the same stream generation was refused (D22)
 	StorageFailed     // the replica's log, or the broker's store, failed
 	Unfit             // the broker considers itself unfit (D16)
@@ -29,7 +29,6 @@ const (
 	StaleController // a newer Controller is known
 	Gap             // an update is missing; send the whole image
 	Ineligible      // a proposed member may not join; the change was and will not be applied
-	NotAttempted    // the change was and will not be applied
 	InvalidVersion  // the proposal rests on another partition epoch
 	InvalidRequest  // the request contradicts itself or the state
 	TopicExists     // a topic of that name exists
@@ -42,7 +41,7 @@ const (
 var codeNames = [...]string{"ok", "not leader", "fenced leader epoch", "diverging log", "below log start", "offset out of range",
 	"not enough in-sync replicas", "not enough in-sync replicas after append", "too large", "corrupt", "too many uncommitted bytes",
 	"stream generation refused", "storage failed", "broker unfit", "unknown partition", "canceled", "disconnected",
-	"not controller", "stale controller", "update gap", "ineligible replica", "not attempted", "invalid partition epoch",
+	"not controller", "stale controller", "update gap", "ineligible replica", "invalid partition epoch",
 	"invalid request", "topic exists", "too few brokers", "led before", "behind own log", "failed"}
 
 func (c Code) String() string {

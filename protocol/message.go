@@ -73,7 +73,7 @@ type FetchAnswer struct {
 	ID          PartitionID
 	LeaderEpoch int32
 	Offset      int64 // as asked
-	Code        Code  // OK, Diverging, BelowStart, FencedEpoch, NotLeader, StorageFailed
+	Code        Code  // OK, Diverging, BelowStart, OutOfRange, FencedEpoch, NotLeader; Corrupt: made by the gateway
 	HW          int64
 	LogStart    int64
 	Batches     [][]byte
@@ -136,7 +136,7 @@ type AppendAnswer struct {
 	Base, Last  int64
 	LeaderEpoch int32
 	Generation  uint32          // refused, part of a stream: what its next generation has to exceed
-	State       *PartitionState // NotLeader: what the sender knows
+	State       *PartitionState // of a refusal: what the sender knows
 }
 
 // ReadKind says what a Read asks for.
@@ -166,7 +166,7 @@ type ReadAnswer struct {
 	LogStart    int64
 	LogEnd      int64
 	LeaderEpoch int32
-	State       *PartitionState // NotLeader: what the sender knows
+	State       *PartitionState // of a refusal: what the sender knows
 }
 
 // Member is a replica's broker in a proposed ISR. Epoch is the broker epoch of
