@@ -427,8 +427,10 @@ func (b *Broker) notReady(whole bool) error {
 }
 
 // Shutdown takes no more appends and commands from clients of this broker, waits
-// until those under way are decided or ctx ends, then deregisters and closes. It returns ctx's error when it cut
-// something off.
+// until those under way are decided or ctx ends, then deregisters and closes. It
+// returns ctx's error when it cut something off. Leadership is not handed over
+// first: what clients elsewhere send to this broker's partitions meanwhile may end
+// as Unknown.
 func (b *Broker) Shutdown(ctx context.Context) error {
 	b.appends.drain()
 	b.commands.drain()

@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -69,6 +70,9 @@ func (c *Client) pick(attempt int) (*Broker, error) {
 	all := c.source()
 	var best *Broker
 	rank, err := 0, ErrClosed
+	if len(all) == 0 {
+		err = ErrNoBroker
+	}
 	for i := range all {
 		b := all[(i+attempt)%len(all)]
 		if b == nil || b.ctx.Err() != nil {
@@ -93,6 +97,19 @@ func (c *Client) pick(attempt int) (*Broker, error) {
 		return nil, err
 	}
 	return best, nil
+}
+
+// some is pick, waiting while no broker is up.
+func (c *Client) some(ctx context.Context, attempt int) (*Broker, error) {
+	for {
+		b, err := c.pick(attempt)
+		if !errors.Is(err, ErrNoBroker) {
+			return b, err
+		}
+		if waitErr := wait(ctx, nil, nil, retryPause); waitErr != nil {
+			return nil, ctxError(ctx, err)
+		}
+	}
 }
 
 // newest returns the newest state of a partition that an open broker knows.
@@ -134,7 +151,7 @@ type route struct {
 func (c *Client) topicOf(ctx context.Context, name string, attempt int) (*Broker, protocol.Topic, error) {
 	var missing time.Time
 	for ; ; attempt++ {
-		b, err := c.pick(attempt)
+		b, err := c.some(ctx, attempt)
 		if err != nil {
 			return nil, protocol.Topic{}, err
 		}

@@ -25,7 +25,7 @@ type Config struct {
 	// Coordination holds the cluster's metadata. Required. The host closes it after the Broker.
 	Coordination coordination.Store
 	// Transport carries messages between brokers. The Broker starts and closes it.
-	// nil is right for a cluster of one broker.
+	// nil is right for a cluster of one broker, whose topics have replication factor 1.
 	Transport transport.Transport
 
 	// SessionTimeout is how long a broker may be silent before the cluster takes it

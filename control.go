@@ -336,7 +336,7 @@ func (c *controlLoop) take(meta *metadata) {
 		c.b.log.Error("left alone what cannot be read", "error", err)
 	}
 	c.member.onController(c.b.cfg.ID, meta.epoch)
-	meta.onRegistry(c.brokerViews())
+	meta.meet(c.b.now(), c.b.cfg.SessionTimeout/2, c.brokerViews())
 	meta.onLink(c.b.cfg.ID, true)
 	for _, peer := range slices.Sorted(maps.Keys(c.links)) {
 		meta.onLink(peer, true)

@@ -48,7 +48,7 @@ func (c *Controller) withDefaults(cfg TopicConfig) TopicConfig {
 // create sends the command with a topic id of its own, so that it may be sent
 // again when an answer was lost: the second one joins the first.
 func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (protocol.CommandAnswer, error) {
-	b, err := c.client.pick(0)
+	b, err := c.client.some(ctx, 0)
 	if err != nil {
 		return protocol.CommandAnswer{}, err
 	}
@@ -76,7 +76,7 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 // caller's next call finds it.
 func (c *Controller) seen(ctx context.Context, name string) error {
 	for {
-		b, err := c.client.pick(0)
+		b, err := c.client.some(ctx, 0)
 		if err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (c *Controller) seen(ctx context.Context, name string) error {
 // command sends a command to the Controller, wherever it is.
 func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protocol.CommandAnswer, error) {
 	for attempt := 0; ; attempt++ {
-		b, err := c.client.pick(attempt)
+		b, err := c.client.some(ctx, attempt)
 		if err != nil {
 			return protocol.CommandAnswer{}, err
 		}
@@ -137,7 +137,7 @@ func await(ctx context.Context, answered <-chan protocol.CommandAnswer, limit ti
 // Topics lists the topics' names in order, as a broker at hand knows them.
 func (c *Controller) Topics(ctx context.Context) ([]string, error) {
 	for attempt := 0; ; attempt++ {
-		b, err := c.client.pick(attempt)
+		b, err := c.client.some(ctx, attempt)
 		if err != nil {
 			return nil, err
 		}

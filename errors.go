@@ -22,11 +22,14 @@ const (
 
 // Sentinels, for errors.Is.
 var (
-	// ErrClosed: the Broker, Producer or Cluster was closed, or shut down meanwhile.
+	// ErrClosed: the Broker, Producer or Cluster that was called was closed, or shut down meanwhile.
 	ErrClosed = errors.New("tidemark: closed")
 	// ErrNotLeader: the partition has no leader at present, or it changed.
 	ErrNotLeader = errors.New("tidemark: no leader for the partition")
-	// ErrDisconnected: the leader's broker, or the link to it, was lost before it answered.
+	// ErrNoBroker: no broker of this process is up at present.
+	ErrNoBroker = errors.New("tidemark: no broker is up")
+	// ErrDisconnected: the leader's broker, or the link to it, was lost before it
+	// answered. Other brokers go on.
 	ErrDisconnected = errors.New("tidemark: lost the leader before it answered")
 	// ErrNotEnoughReplicas: the ISR is smaller than MinISR; nothing was stored.
 	ErrNotEnoughReplicas = errors.New("tidemark: fewer in-sync replicas than MinISR")
@@ -65,7 +68,8 @@ var (
 	ErrResume = errors.New("tidemark: partition waits for Resume after an append with unknown outcome")
 	// ErrStorage: the log, or the broker's store, failed.
 	ErrStorage = errors.New("tidemark: storage failed")
-	// ErrUnfit: the broker gave up its roles because its store fails or stalls.
+	// ErrUnfit: the broker gave up its roles because its store fails or stalls, or
+	// because its directory does not belong here.
 	ErrUnfit = errors.New("tidemark: broker is unfit")
 	// ErrDuplicateBroker: another live process has registered the same broker id.
 	ErrDuplicateBroker = errors.New("tidemark: broker id is in use by another process")
@@ -88,7 +92,11 @@ type AppendError struct {
 }
 
 func (e *AppendError) Error() string {
-	return fmt.Sprintf("tidemark: append to %s/%d: %s (records: %s)", e.Topic, e.Partition, trimPrefix(e.Err), e.Outcome)
+	where := e.Topic
+	if e.Partition >= 0 {
+		where = fmt.Sprintf("%s/%d", e.Topic, e.Partition)
+	}
+	return fmt.Sprintf("tidemark: append to %s: %s (records: %s)", where, trimPrefix(e.Err), e.Outcome)
 }
 
 // Unwrap lets errors.Is find the cause.
@@ -103,8 +111,24 @@ func trimPrefix(err error) string {
 	return s
 }
 
+// lostLeader is the error for an append whose leader went away under it. That the
+// leader's broker was closed is not the caller's having closed something.
+func lostLeader(c *Client, code protocol.Code) error {
+	err := codeError(code)
+	if _, gone := c.pick(0); gone != nil && !errors.Is(gone, ErrNoBroker) {
+		return err
+	}
+	switch code {
+	case protocol.Canceled:
+		return ErrDisconnected
+	case protocol.Unfit, protocol.StorageFailed:
+		return fmt.Errorf("%w: %w", ErrDisconnected, err)
+	}
+	return err
+}
+
 // OutcomeOf says what is known of the records of an append that ended with err:
-// Appended for nil, what the error says if it is an *AppendError or wraps one,
+// Appended for nil (with AcksNone that means taken by the leader, not kept), what the error says if it is an *AppendError or wraps one,
 // else Unknown.
 func OutcomeOf(err error) Outcome {
 	if err == nil {

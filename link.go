@@ -66,6 +66,7 @@ type link struct {
 	holeSince time.Duration
 	held      [linkReorder]*protocol.Message // by number modulo its length
 	owed      int                            // bytes received in order and not yet acknowledged
+	told      uint64                         // highest number acknowledged to the peer
 
 	resetAt time.Duration // when a Reset for an unknown session may be sent again
 }
@@ -150,9 +151,11 @@ func (l *link) isUp() bool { return l.phase == linkUp }
 func (l *link) stats() linkStats { return l.count }
 
 // credit is how many more bytes should be sent now: the window less what is not
-// yet acknowledged. It may be negative, and it is 0 while the link is not up.
+// yet acknowledged. It may be negative, and it is 0 while the link is not up, or
+// while so many envelopes are under way that a transport which lets one overtake
+// all others could overrun the peer's reorder window.
 func (l *link) credit() int {
-	if l.phase != linkUp {
+	if l.phase != linkUp || len(l.sizes)-l.settled >= linkReorder*3/4 {
 		return 0
 	}
 	return l.cfg.window - l.inFlight
@@ -236,7 +239,7 @@ func (l *link) send(now time.Duration, p protocol.Payload, out *linkOut) bool {
 func (l *link) sendPart(now time.Duration, p protocol.Payload, out *linkOut) {
 	l.sent++
 	m := &protocol.Message{Kind: protocol.Data, Session: l.session, Seq: l.sent, Ack: l.received, Payload: p}
-	l.owed = 0
+	l.owed, l.told = 0, l.received
 	l.lastSent = now
 	size := l.emit(m, out)
 	l.sizes = append(l.sizes, size)
@@ -298,7 +301,7 @@ func (l *link) emit(m *protocol.Message, out *linkOut) int {
 // heartbeat says "alive", returns credit, and shows the last number sent, so
 // that the loss of the last envelope is noticed.
 func (l *link) heartbeat(now time.Duration, out *linkOut) {
-	l.owed = 0
+	l.owed, l.told = 0, l.received
 	l.lastSent = now
 	l.emit(&protocol.Message{Kind: protocol.Heartbeat, Session: l.session, Seq: l.sent, Ack: l.received}, out)
 }
@@ -339,7 +342,7 @@ func (l *link) goUp(now time.Duration, out *linkOut) {
 	l.phase = linkUp
 	l.upSince, l.lastHeard, l.lastSent = now, now, now
 	l.sent, l.acked, l.inFlight = 0, 0, 0
-	l.received, l.known, l.owed = 0, 0, 0
+	l.received, l.known, l.owed, l.told = 0, 0, 0, 0
 	l.count.sessions++
 	out.up = true
 }
@@ -541,7 +544,7 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 	}
 	// Whoever sends much and gets nothing back needs its credit before the next
 	// heartbeat is due.
-	if l.owed > l.cfg.window/4 {
+	if l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 {
 		l.heartbeat(now, out)
 	}
 }

@@ -35,7 +35,8 @@ type metadata struct {
 	tellStore bool // storeOK changed since the last feed
 	resigned  error
 
-	unreadable []error // what of the store could not be read
+	unreadable []error       // what of the store could not be read
+	waitUntil  time.Duration // a cold start: nothing is decided until then, unless all are there
 	planted    plantedBugs
 	eff        metaEffects
 }
@@ -206,6 +207,26 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 	return nil
 }
 
+// meet takes the first view of the brokers. Where this one alone is there, of
+// several, the whole cluster is probably starting: the others are given a moment,
+// so that it does not take all leaderships and shrink every ISR to itself.
+func (m *metadata) meet(now, grace time.Duration, view map[int32]brokerView) {
+	m.onRegistry(view)
+	if m.missing() > 0 && m.missing() == len(m.brokers)-1 {
+		m.waitUntil = now + grace
+	}
+}
+
+// missing is how many known brokers are not registered.
+func (m *metadata) missing() (n int) {
+	for _, b := range m.brokers {
+		if b.epoch == 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func (m *metadata) markDirty(p *partEntry) {
 	if !p.dirty {
 		p.dirty = true
@@ -364,6 +385,10 @@ func (m *metadata) finish(now time.Duration) metaEffects {
 
 // reconcile turns what should change into guarded writes, many partitions to one.
 func (m *metadata) reconcile(now time.Duration) {
+	if m.waitUntil > now && m.missing() > 0 {
+		return
+	}
+	m.waitUntil = 0
 	slices.SortFunc(m.dirty, func(a, b *partEntry) int {
 		return cmp.Compare(a.key, b.key)
 	})

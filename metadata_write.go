@@ -144,7 +144,7 @@ func (m *metadata) retryWrites(now time.Duration) {
 
 // nextWake is when the Controller wants a turn though nothing happens; 0: never.
 func (m *metadata) nextWake() time.Duration {
-	var at time.Duration
+	at := m.waitUntil
 	for _, w := range m.writes {
 		if w.again != 0 && (at == 0 || w.again < at) {
 			at = w.again

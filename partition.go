@@ -11,11 +11,12 @@ import (
 	"github.com/tidemark-log/tidemark/record"
 )
 
-// Record is one entry of a log. Offset and LeaderEpoch are set by the log and
-// ignored when appending; a zero Timestamp becomes the time of the append.
+// Record is one entry of a log: Key and Value ([]byte, nil and empty are distinct),
+// Headers ([]Header), Timestamp (milliseconds are kept; zero becomes the time of the
+// append), and Offset and LeaderEpoch, which the log sets and appends ignore.
 type Record = record.Record
 
-// Header is one of a record's headers.
+// Header is one of a record's headers: Key (string) and Value ([]byte).
 type Header = record.Header
 
 // Acks says what an append waits for before it counts as done.
@@ -70,12 +71,16 @@ func (p *Partition) Append(ctx context.Context, recs ...Record) (Result, error) 
 // AppendWith stores the records as one batch. The bytes are copied before it
 // returns. An error is an *AppendError: its Outcome says whether the records are,
 // are not, or may be in the log. An append whose outcome is unknown is never
-// retried here; one that was refused because the leader moved is.
+// retried here; one that was refused because the leader moved is, and one that was
+// refused for want of in-sync replicas (ErrNotEnoughReplicas) is not.
+//
+// Once taken, an append with AcksAll waits without bound until enough replicas
+// are in sync again, should they fail just then: give ctx a deadline.
 func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Record) (Result, error) {
 	if o.Acks < AcksAll || o.Acks > AcksNone {
 		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
 	}
-	batch, err := p.encode(recs)
+	batch, err := p.encode(ctx, recs)
 	if err != nil {
 		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 	}
@@ -99,6 +104,9 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 					return Result{a.Base, a.Last, a.LeaderEpoch}, nil
 				}
 				why, hint = codeError(a.Code), a.State
+				if a.Outcome == Unknown {
+					why = lostLeader(p.client, a.Code)
+				}
 				if a.Outcome != NotAppended || !elsewhere(a.Code) {
 					return Result{a.Base, a.Last, a.LeaderEpoch}, p.appendError(a.Outcome, why)
 				}
@@ -115,8 +123,8 @@ func (p *Partition) appendError(o Outcome, err error) error {
 }
 
 // encode makes one batch of the records, within the limits of a broker at hand.
-func (p *Partition) encode(recs []Record) ([]byte, error) {
-	b, err := p.client.pick(0)
+func (p *Partition) encode(ctx context.Context, recs []Record) ([]byte, error) {
+	b, err := p.client.some(ctx, 0)
 	if err != nil {
 		return nil, err
 	}

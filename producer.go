@@ -103,39 +103,45 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 // block, nor call AppendAsync, Flush or Close. When AppendAsync fails the record
 // was not queued and done is not called.
 func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result, error)) error {
+	_, err := p.appendAsync(ctx, rec, done)
+	return err
+}
+
+// appendAsync also returns the partition that was chosen; -1: none was.
+func (p *Producer) appendAsync(ctx context.Context, rec Record, done func(Result, error)) (int, error) {
 	b, t, err := p.topic.client.topicOf(ctx, p.topic.name, 0)
 	if err != nil {
-		return p.refused(-1, err)
+		return -1, p.refused(-1, err)
 	}
 	n, err := p.choose(rec, int(t.Config.Partitions))
 	if err != nil {
-		return p.refused(n, err)
+		return n, p.refused(n, err)
 	}
 	if p.opts.Acks < AcksAll || p.opts.Acks > AcksNone {
-		return p.refused(n, fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks))
+		return n, p.refused(n, fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks))
 	}
 	if size := recordBytes(&rec); size > b.cfg.MaxRecordBytes {
-		return p.refused(n, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRecordTooLarge, size, b.cfg.MaxRecordBytes))
+		return n, p.refused(n, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRecordTooLarge, size, b.cfg.MaxRecordBytes))
 	}
 	q := &queuedRecord{rec: copyRecord(rec), done: done}
 	if q.rec.Timestamp.IsZero() {
 		q.rec.Timestamp = time.Now()
 	}
 	if err := record.CheckTime(q.rec.Timestamp); err != nil {
-		return p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
+		return n, p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
 	}
 	if size := record.HeaderSize + record.MaxRecordSize(&rec); size > b.cfg.largestBatch() {
-		return p.refused(n, fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, b.cfg.largestBatch()))
+		return n, p.refused(n, fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, b.cfg.largestBatch()))
 	}
 	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
 	if err := p.space.Acquire(ctx, q.bytes); err != nil {
-		return p.refused(n, context.Cause(ctx))
+		return n, p.refused(n, context.Cause(ctx))
 	}
 	if err := p.enqueue(n, b, q); err != nil {
 		p.space.Release(q.bytes)
-		return p.refused(n, err)
+		return n, p.refused(n, err)
 	}
-	return nil
+	return n, nil
 }
 
 // Append queues a record and waits for its end. When ctx ends first the outcome
@@ -146,14 +152,15 @@ func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
 		err error
 	}
 	ended := make(chan end, 1)
-	if err := p.AppendAsync(ctx, rec, func(res Result, err error) { ended <- end{res, err} }); err != nil {
-		return Result{}, err
+	n, err := p.appendAsync(ctx, rec, func(res Result, err error) { ended <- end{res, err} })
+	if err != nil {
+		return Result{Base: -1, Last: -1}, err
 	}
 	select {
 	case e := <-ended:
 		return e.res, e.err
 	case <-ctx.Done():
-		return Result{}, &AppendError{Topic: p.topic.name, Partition: -1, Outcome: Unknown, Err: context.Cause(ctx)}
+		return Result{Base: -1, Last: -1}, &AppendError{Topic: p.topic.name, Partition: n, Outcome: Unknown, Err: context.Cause(ctx)}
 	}
 }
 

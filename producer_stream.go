@@ -223,7 +223,11 @@ func (s *stream) endBatch(b *sentBatch) []ended {
 	if b.unknown() {
 		s.halt()
 	}
-	return s.failed(b.records, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, codeError(a.Code))
+	why := codeError(a.Code)
+	if b.unknown() {
+		why = lostLeader(s.p.topic.client, a.Code)
+	}
+	return s.failed(b.records, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, why)
 }
 
 // nextGeneration follows a refusal: the leader refuses the rest of the generation.

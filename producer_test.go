@@ -375,7 +375,7 @@ func TestProducerHaltsAfterUnknown(t *testing.T) {
 	for i, want := range []struct {
 		outcome Outcome
 		err     error
-	}{{Unknown, ErrClosed}, {Appended, nil}, {NotAppended, ErrResume}, {Unknown, ErrNotLeader}, {NotAppended, ErrResume}, {NotAppended, ErrResume}, {NotAppended, ErrResume}} {
+	}{{Unknown, ErrDisconnected}, {Appended, nil}, {NotAppended, ErrResume}, {Unknown, ErrNotLeader}, {NotAppended, ErrResume}, {NotAppended, ErrResume}, {NotAppended, ErrResume}} {
 		require.ErrorIs(t, s.ends[i].err, want.err, "record %d", i)
 		require.Equal(t, want.outcome, OutcomeOf(s.ends[i].err), "record %d", i)
 	}

@@ -6,9 +6,10 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// TopicConfig is how a topic is created. Zero fields mean: 1 partition,
-// replication factor 3, MinISR 2. A MinISR above the replication factor is
-// capped by it; Status shows the one in force.
+// TopicConfig is how a topic is created: Partitions, ReplicationFactor and MinISR,
+// all int32. Zero fields mean: 1 partition, replication factor 3 (see
+// ClientOptions; package local: at most the number of brokers), MinISR 2. A MinISR
+// above the replication factor is capped by it; Status shows the one in force.
 type TopicConfig = protocol.TopicConfig
 
 // Topic is a handle of a named set of partitions. It is a small value without

@@ -86,7 +86,7 @@ type Cluster struct {
 
 	mu     sync.Mutex // serialises Kill, Restart and Close
 	nodes  map[int32]*node
-	closed bool
+	closed atomic.Bool
 }
 
 // node is one broker and what it stands on.
@@ -98,13 +98,17 @@ type node struct {
 }
 
 // Open opens the cluster in dir, making it when dir does not exist or is empty,
-// and returns once every broker is ready. A directory that holds something else
+// and returns once every broker is ready; replicas may still be catching up, as
+// PartitionStatus.ISR shows. A directory that holds something else
 // is refused before anything is written (ErrForeign), one that is open already
 // too (ErrInUse). ctx bounds Open alone.
 func Open(ctx context.Context, dir string, o Options) (*Cluster, error) {
 	o = o.withDefaults()
+	if dir == "" && !o.InMemory {
+		return nil, fmt.Errorf("%w: dir is empty; Options.InMemory makes a cluster in memory", tidemark.ErrInvalidConfig)
+	}
 	if o.Brokers < 1 {
-		return nil, fmt.Errorf("local: %w: Brokers must be at least 1, not %d", tidemark.ErrInvalidConfig, o.Brokers)
+		return nil, fmt.Errorf("%w: Brokers must be at least 1, not %d", tidemark.ErrInvalidConfig, o.Brokers)
 	}
 	c := &Cluster{dir: dir, o: o, network: inproc.New(inproc.Options{}), nodes: make(map[int32]*node)}
 	c.open.Store(&[]*tidemark.Broker{})
@@ -191,7 +195,7 @@ func (c *Cluster) publish() {
 
 // Broker returns the broker with that id, or nil while it is killed or unknown.
 func (c *Cluster) Broker(id int32) *tidemark.Broker {
-	for _, b := range *c.open.Load() {
+	for _, b := range c.Brokers() {
 		if b.ID() == id {
 			return b
 		}
@@ -200,14 +204,20 @@ func (c *Cluster) Broker(id int32) *tidemark.Broker {
 }
 
 // Brokers returns the brokers that are up, by id.
-func (c *Cluster) Brokers() []*tidemark.Broker { return slices.Clone(*c.open.Load()) }
+func (c *Cluster) Brokers() []*tidemark.Broker {
+	if c.closed.Load() {
+		return nil
+	}
+	return slices.Clone(*c.open.Load())
+}
 
 // Network is the transport between the brokers, for faults.
 func (c *Cluster) Network() *inproc.Network { return c.network }
 
 // Kill ends a broker without warning, as kill -9 does: from one moment to the
 // next nothing more reaches its disk or the other brokers, and its session is left
-// to expire. Appends that it had under way end as Unknown. With InMemory, what was
+// to expire. Appends that it had under way end as Unknown, with ErrDisconnected.
+// Killing it again does nothing. With InMemory, what was
 // not synced is lost.
 func (c *Cluster) Kill(id int32) error {
 	c.mu.Lock()
@@ -241,7 +251,7 @@ func (c *Cluster) Restart(ctx context.Context, id int32) error {
 	switch {
 	case n == nil:
 		return fmt.Errorf("%w: %d", ErrUnknownBroker, id)
-	case c.closed:
+	case c.closed.Load():
 		return tidemark.ErrClosed
 	case n.broker != nil:
 		return fmt.Errorf("%w: %d", ErrRunning, id)
@@ -265,10 +275,9 @@ func (c *Cluster) Shutdown(ctx context.Context) error {
 func (c *Cluster) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Swap(true) {
 		return nil
 	}
-	c.closed = true
 	var g errgroup.Group
 	errs := make([]error, len(c.nodes)+1)
 	i := 0
@@ -285,7 +294,7 @@ func (c *Cluster) Close() error {
 		})
 	}
 	_ = g.Wait()
-	c.open.Store(&[]*tidemark.Broker{})
+	// The brokers stay in the list: they tell the handles that all is closed.
 	if c.coord != nil {
 		errs[i] = c.coord.Close()
 	}

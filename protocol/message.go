@@ -5,6 +5,8 @@
 // message, and every byte it refers to, is immutable once it was sent.
 package protocol
 
+import "fmt"
+
 // Kind is the role of a Message on its link.
 type Kind uint8
 
@@ -111,6 +113,18 @@ const (
 	AcksLeader Acks = 1 // the leader has it on disk
 	AcksNone   Acks = 2 // nothing
 )
+
+func (a Acks) String() string {
+	switch a {
+	case AcksAll:
+		return "all"
+	case AcksLeader:
+		return "leader"
+	case AcksNone:
+		return "none"
+	}
+	return fmt.Sprintf("acks %d", int8(a))
+}
 
 // Stream identifies one producer's appends to one partition (D22).
 type Stream struct {
