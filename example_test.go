@@ -11,7 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tidemark-log/tidemark"
+	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/local"
+	"github.com/tidemark-log/tidemark/storage/memstore"
+	"github.com/tidemark-log/tidemark/transport/inproc"
 )
 
 // orders appends three records to a cluster of three brokers in this process, and
@@ -91,6 +94,50 @@ func ExampleProducer() {
 	}
 	fmt.Println(acked)
 	// Output: 1000
+}
+
+// Open runs one broker on what the host gives it. Here three of them share a
+// process; in production each has a process, a transport that reaches the others,
+// and a store on disk.
+func ExampleOpen() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	network := inproc.New(inproc.Options{})
+	coord := memory.New(memory.Options{})
+	defer coord.Close()
+	var brokers []*tidemark.Broker
+	for id := range int32(3) {
+		store, err := memstore.NewDisk().Open()
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer store.Close() // after the brokers: deferred calls run last in, first out
+		b, err := tidemark.Open(ctx, tidemark.Config{
+			ID: id, Store: store, Coordination: coord.Connect(), Transport: network.Transport(id),
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer b.Close()
+		brokers = append(brokers, b)
+	}
+	for _, b := range brokers {
+		if err := b.Ready(ctx); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	// Every broker's handles reach every partition; a Client over several goes straight to the leader.
+	client := tidemark.NewClient(func() []*tidemark.Broker { return brokers }, tidemark.ClientOptions{})
+	if err := client.Controller().EnsureTopic(ctx, "orders", tidemark.TopicConfig{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	res, err := brokers[2].Partition("orders", 0).Append(ctx, tidemark.Record{Value: []byte("placed")})
+	fmt.Println(res.Base, tidemark.OutcomeOf(err))
+	// Output: 0 appended
 }
 
 // The code in the README is code that runs: every line of it is in this file.

@@ -353,3 +353,25 @@ func TestFoundRefusalsOfAnEarlierLeader(t *testing.T) {
 	p.refuse(&protocol.Proposal{LeaderEpoch: 6, Attempt: 2})
 	require.Equal(t, refusedAttempt{6, 3}, p.refused)
 }
+
+// A cold start: the Controller is the only broker there of three. It gives the
+// others a moment, and then does not wait for ever.
+func TestFoundColdStartWaits(t *testing.T) {
+	begin := func() *metadata {
+		st := foundState(4, 4, 3, 1, 2, 3)
+		m := foundMetadata(t, map[int32]protocol.PartitionState{0: *st})
+		m.meet(time.Second, 100*time.Millisecond, map[int32]brokerView{
+			1: {epoch: 91, lastRevision: 91}, 2: {lastRevision: 12}, 3: {lastRevision: 13},
+		})
+		require.Empty(t, m.finish(time.Second).writes, "it would take the leadership and shrink the ISR to itself")
+		require.Equal(t, time.Second+100*time.Millisecond, m.nextWake())
+		return m
+	}
+	m := begin()
+	m.onRegistry(map[int32]brokerView{
+		1: {epoch: 91, lastRevision: 91}, 2: {epoch: 92, lastRevision: 92}, 3: {epoch: 93, lastRevision: 93},
+	})
+	require.Len(t, m.finish(time.Second+1).writes, 1, "all are there")
+	m = begin()
+	require.Len(t, m.finish(time.Second+100*time.Millisecond).writes, 1, "they do not come")
+}
