@@ -34,7 +34,6 @@ type script struct {
 	held    map[[2]int32]bool // messages wait, and are not lost
 	stalled map[int32]bool    // stores that complete only what a command tells them to
 	out     []string
-	reads   int
 }
 
 func newScript(t *testing.T) *script {
