@@ -22,6 +22,9 @@ const closeLimit = 5 * time.Second
 // errAbandoned says that Close could not end everything in time.
 var errAbandoned = errors.New("tidemark: closed, but a call to the store, the transport or the coordination store has not returned")
 
+// errNoTransport says why a broker is not ready.
+var errNoTransport = errors.New("tidemark: Config.Transport is nil, but the cluster has other brokers")
+
 // errNotRegistered says why a broker is not ready.
 var errNotRegistered = errors.New("tidemark: not registered at present")
 
@@ -60,6 +63,7 @@ type Broker struct {
 	epoch      atomic.Int64 // broker epoch of the last registration; 0: none yet
 	controller atomic.Int32 // -1: not known
 
+	others         atomic.Int32 // registered brokers besides this one
 	attached       atomic.Bool  // registered, in a session that is not known to have ended
 	nodeWrite      atomic.Int64 // since when the store has been writing the node's record; 0: it does not
 	controllerTerm atomic.Int32 // controller epoch; -1: not known
@@ -420,6 +424,8 @@ func (b *Broker) notReady(whole bool) error {
 		return b.regError
 	case !b.attached.Load():
 		return errNotRegistered
+	case !whole && b.cfg.Transport == nil && b.others.Load() > 0:
+		return errNoTransport
 	case !whole:
 		return ErrNoController
 	}

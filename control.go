@@ -192,6 +192,7 @@ func (c *controlLoop) onRegistry(r registry) {
 		live[id] = reg.epoch
 	}
 	c.b.links.rebuild(c.epoch, r.live)
+	c.b.others.Store(int32(len(live)) - 1)
 	if !maps.Equal(live, c.live) {
 		c.live = live
 		c.b.eachLoop(loopEvent{step: func(now time.Duration, s *shard) { s.onBrokers(now, live) }})

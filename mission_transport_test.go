@@ -2,8 +2,10 @@ package tidemark_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -12,6 +14,7 @@ import (
 	"github.com/tidemark-log/tidemark"
 	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage/memstore"
 	"github.com/tidemark-log/tidemark/storage/pebblestore"
 	"github.com/tidemark-log/tidemark/transport"
 )
@@ -97,4 +100,24 @@ func TestM04OverAHostsTransport(t *testing.T) {
 			require.GreaterOrEqual(t, rep.LogEnd, int64(3))
 		}
 	}
+}
+
+// A forgotten Transport is named as the reason why a broker never gets ready.
+func TestReadyNamesAMissingTransport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		coord := memory.New(memory.Options{})
+		var second *tidemark.Broker
+		for id := range int32(2) {
+			store, err := memstore.NewDisk().Open()
+			require.NoError(t, err)
+			b, err := tidemark.Open(t.Context(), tidemark.Config{ID: id, Store: store, Coordination: coord.Connect()})
+			require.NoError(t, err)
+			second = b
+			t.Cleanup(func() { require.NoError(t, errors.Join(b.Close(), store.Close())) })
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorContains(t, second.Ready(ctx), "Config.Transport is nil")
+	})
 }
