@@ -24,6 +24,7 @@ const (
 // and over a link otherwise. A Broker is a Client of itself.
 type Client struct {
 	source    func() []*Broker
+	closed    func() bool
 	defaultRF int32
 }
 
@@ -31,6 +32,10 @@ type Client struct {
 type ClientOptions struct {
 	// DefaultReplicationFactor applies to topics created without one. Default 3.
 	DefaultReplicationFactor int
+	// Closed reports that whoever owns the brokers has closed them, or is about to:
+	// calls then end with ErrClosed, rather than wait for a broker to come back. It is
+	// called like source. Default: never.
+	Closed func() bool
 }
 
 // NewClient makes a Client over the brokers that source returns at the time of
@@ -40,7 +45,10 @@ func NewClient(source func() []*Broker, o ClientOptions) *Client {
 	if o.DefaultReplicationFactor <= 0 {
 		o.DefaultReplicationFactor = 3
 	}
-	return &Client{source: source, defaultRF: int32(min(o.DefaultReplicationFactor, protocol.MaxReplicas))}
+	if o.Closed == nil {
+		o.Closed = func() bool { return false }
+	}
+	return &Client{source: source, closed: o.Closed, defaultRF: int32(min(o.DefaultReplicationFactor, protocol.MaxReplicas))}
 }
 
 // Topic returns a handle of a topic. The topic need not exist yet.
@@ -70,6 +78,9 @@ func (c *Client) pick(attempt int) (*Broker, error) {
 	all := c.source()
 	var best *Broker
 	rank, err := 0, ErrClosed
+	if c.closed() {
+		return nil, err
+	}
 	if len(all) == 0 {
 		err = ErrNoBroker
 	}

@@ -115,7 +115,11 @@ func trimPrefix(err error) string {
 // leader's broker was closed is not the caller's having closed something.
 func lostLeader(c *Client, code protocol.Code) error {
 	err := codeError(code)
-	if _, gone := c.pick(0); gone != nil && !errors.Is(gone, ErrNoBroker) {
+	_, gone := c.pick(0)
+	switch {
+	case c.closed() && code == protocol.Disconnected:
+		return ErrClosed
+	case gone != nil && !errors.Is(gone, ErrNoBroker):
 		return err
 	}
 	switch code {

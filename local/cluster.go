@@ -113,7 +113,7 @@ func Open(ctx context.Context, dir string, o Options) (*Cluster, error) {
 	c := &Cluster{dir: dir, o: o, network: inproc.New(inproc.Options{}), nodes: make(map[int32]*node)}
 	c.open.Store(&[]*tidemark.Broker{})
 	c.Client = tidemark.NewClient(func() []*tidemark.Broker { return *c.open.Load() },
-		tidemark.ClientOptions{DefaultReplicationFactor: min(3, o.Brokers)})
+		tidemark.ClientOptions{DefaultReplicationFactor: min(3, o.Brokers), Closed: c.closed.Load})
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -205,9 +205,6 @@ func (c *Cluster) Broker(id int32) *tidemark.Broker {
 
 // Brokers returns the brokers that are up, by id.
 func (c *Cluster) Brokers() []*tidemark.Broker {
-	if c.closed.Load() {
-		return nil
-	}
 	return slices.Clone(*c.open.Load())
 }
 
@@ -294,7 +291,7 @@ func (c *Cluster) Close() error {
 		})
 	}
 	_ = g.Wait()
-	// The brokers stay in the list: they tell the handles that all is closed.
+	c.open.Store(&[]*tidemark.Broker{})
 	if c.coord != nil {
 		errs[i] = c.coord.Close()
 	}
