@@ -16,18 +16,20 @@ type Info struct {
 	FirstTimestamp int64 // milliseconds since 1970 UTC, of the first record
 	MaxTimestamp   int64 // milliseconds since 1970 UTC, the latest of all records
 	Attributes     int16
-	ProducerID     int64 // -1: none
-	ProducerEpoch  int16 // -1: none
-	BaseSequence   int32 // -1: none
+	Compression    Compression // of the records; one of the attributes
+	ProducerID     int64       // -1: none
+	ProducerEpoch  int16       // -1: none
+	BaseSequence   int32       // -1: none
 }
 
 // End is the offset after the batch.
 func (i Info) End() int64 { return i.Last + 1 }
 
 // Peek reads the header of the batch at the start of b, which need not hold the
-// rest of it. What it returns is consistent in itself (the size has room for the
-// records, the count is at least 1, the offsets fit and are consecutive) but not
-// proved by the checksum. It allocates only for an error.
+// rest of it. What it returns is consistent in itself (the size, or MaxDecompressed
+// for compressed records, has room for them, the count is at least 1, the offsets
+// fit and are consecutive) but not proved by the checksum. It allocates only for an
+// error.
 //
 // Errors: ErrTruncated when b is shorter than HeaderSize, ErrCorrupt, ErrUnsupported.
 func Peek(b []byte) (Info, error) {
@@ -52,15 +54,20 @@ func Peek(b []byte) (Info, error) {
 		ProducerEpoch:  int16(be.Uint16(h[atProducerEpoch:])),
 		BaseSequence:   int32(be.Uint32(h[atSequence:])),
 	}
-	if info.Attributes&^logAppendTime != 0 {
+	info.Compression = Compression(info.Attributes & compressionBits)
+	if info.Attributes&^(compressionBits|logAppendTime) != 0 || !info.Compression.Valid() {
 		return Info{}, &UnsupportedError{Magic: magic, Attributes: info.Attributes}
 	}
 	delta := int32(be.Uint32(h[atLastDelta:]))
+	room := int(length) + lengthBias - HeaderSize
+	if info.Compression != None {
+		room = MaxDecompressed
+	}
 	what := ""
 	switch {
 	case length < HeaderSize-lengthBias || length > maxBatch-lengthBias:
 		what = fmt.Sprintf("batch length %d", length)
-	case count < 1 || int(count) > (int(length)+lengthBias-HeaderSize)/minRecord:
+	case count < 1 || int(count) > room/minRecord:
 		what = fmt.Sprintf("%d records in a batch of length %d", count, length)
 	case delta != count-1:
 		what = fmt.Sprintf("last offset delta %d with %d records", delta, count)
@@ -77,13 +84,12 @@ func Peek(b []byte) (Info, error) {
 	return info, nil
 }
 
-// Check proves the batch at the start of b; b may be longer than that. Beyond
-// Peek: the whole batch is there, its checksum holds, its records fill it exactly,
-// are well-formed and as many as the header says, their offsets are consecutive,
-// and the max timestamp is that of the latest record. It allocates only for an error.
+// Verify is Peek for a batch that is there to its end and whose checksum holds. So
+// its bytes are those that somebody passed on; Check proves what they mean. It is
+// for batches that were checked when they entered a log.
 //
 // Errors: ErrTruncated, ErrCorrupt, ErrUnsupported.
-func Check(b []byte) (Info, error) {
+func Verify(b []byte) (Info, error) {
 	info, err := peekWhole(b)
 	if err != nil {
 		return Info{}, err
@@ -93,20 +99,55 @@ func Check(b []byte) (Info, error) {
 	if got != want {
 		return Info{}, &CorruptError{Offset: info.Base, What: fmt.Sprintf("checksum is %08x, header says %08x", got, want)}
 	}
-	w, latest := startWalk(b, info), int64(math.MinInt64)
+	return info, nil
+}
+
+// Check proves the batch at the start of b; b may be longer than that. Beyond
+// Verify: its records fill it exactly,
+// are well-formed and as many as the header says, their offsets are consecutive,
+// and the max timestamp is that of the latest record. Compressed records are
+// decompressed for that, after the checksum, into memory that is used again.
+// Otherwise it allocates only for an error.
+//
+// Errors: ErrTruncated, ErrCorrupt, ErrUnsupported, ErrTooLarge.
+func Check(b []byte) (Info, error) {
+	info, err := Verify(b)
+	if err != nil {
+		return Info{}, err
+	}
+	b = b[:info.Size]
+	if info.Compression == None {
+		err = checkRecords(b[HeaderSize:], info)
+	} else {
+		buf := getBuffer()
+		defer buf.free()
+		var records []byte
+		if records, err = unpack(buf, b, info); err == nil {
+			err = checkRecords(records, info)
+		}
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	return info, nil
+}
+
+// checkRecords proves the records of a batch against its header.
+func checkRecords(records []byte, info Info) error {
+	w, latest := startWalk(records, info), int64(math.MinInt64)
 	for w.index < info.Count {
 		if what := w.next(); what != "" {
-			return Info{}, w.corrupt(what)
+			return w.corrupt(what)
 		}
 		latest = max(latest, info.FirstTimestamp+w.timeDelta)
 	}
-	if w.at != len(b) {
-		return Info{}, &CorruptError{Offset: info.Base, What: "bytes after the last record"}
+	if w.at != len(records) {
+		return &CorruptError{Offset: info.Base, What: "bytes after the last record"}
 	}
 	if info.Attributes&logAppendTime == 0 && latest != info.MaxTimestamp {
-		return Info{}, &CorruptError{Offset: info.Base, What: fmt.Sprintf("max timestamp is %d, header says %d", latest, info.MaxTimestamp)}
+		return &CorruptError{Offset: info.Base, What: fmt.Sprintf("max timestamp is %d, header says %d", latest, info.MaxTimestamp)}
 	}
-	return info, nil
+	return nil
 }
 
 // Stamp writes base offset and partition leader epoch into the batch at the

@@ -3,8 +3,10 @@ package record_test
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,6 +134,46 @@ func BenchmarkCheck(b *testing.B) {
 		_, err := record.Check(batch)
 		return err
 	})
+}
+
+// text is n records of words in random order, which compress as logs do.
+func text(n, size int) []record.Record {
+	words, random := strings.Fields(golden), rand.New(rand.NewPCG(1, 2))
+	recs := sample(n, 0)
+	for i := range recs {
+		for len(recs[i].Value) < size {
+			recs[i].Value = append(append(recs[i].Value, words[random.IntN(len(words))]...), ' ')
+		}
+	}
+	return recs
+}
+
+func BenchmarkCompressed(b *testing.B) {
+	recs, now := text(1000, 1000), time.UnixMilli(goldenTime)
+	size := int64(record.EncodedSize(recs, now))
+	for c := record.None; c <= record.Zstd; c++ {
+		batch, err := record.EncodeCompressed(nil, recs, now, c)
+		require.NoError(b, err)
+		b.Run("Encode/"+c.String(), func(b *testing.B) {
+			b.SetBytes(size)
+			b.ReportAllocs()
+			for b.Loop() {
+				if batch, err = record.EncodeCompressed(batch[:0], recs, now, c); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(size)/float64(len(batch)), "ratio")
+		})
+		b.Run("Check/"+c.String(), func(b *testing.B) {
+			b.SetBytes(size)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := record.Check(batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 func BenchmarkAll(b *testing.B) {

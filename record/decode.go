@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"iter"
 	"time"
 )
@@ -11,10 +12,13 @@ import (
 //
 // Keys, values and header values are parts of batches, so they stay valid as long as nobody
 // changes those bytes, and they keep the whole run in memory; copy what is kept
-// for long. Appending to them does not touch their neighbours. Header slices and
-// header keys are the caller's.
+// for long. Those of a compressed batch are parts of one fresh allocation instead;
+// it is made when the batch is reached.
+// Appending to them does not touch their neighbours. Header slices and header keys
+// are the caller's.
 //
-// Errors: ErrTruncated (also when the run ends within a batch), ErrCorrupt, ErrUnsupported.
+// Errors: ErrTruncated (also when the run ends within a batch), ErrCorrupt,
+// ErrUnsupported, ErrTooLarge.
 func All(batches []byte) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		var keys keyCache
@@ -24,7 +28,12 @@ func All(batches []byte) iter.Seq2[Record, error] {
 				yield(Record{}, err)
 				return
 			}
-			if !yieldBatch(rest[:info.Size], info, &keys, yield) {
+			records, err := recordsOf(rest[:info.Size], info)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			if !yieldBatch(records, info, &keys, yield) {
 				return
 			}
 			rest = rest[info.Size:]
@@ -32,9 +41,20 @@ func All(batches []byte) iter.Seq2[Record, error] {
 	}
 }
 
-// yieldBatch gives the records of one whole batch and reports whether to go on.
-func yieldBatch(b []byte, info Info, keys *keyCache, yield func(Record, error) bool) bool {
-	w := startWalk(b, info)
+// recordsOf is the part of a whole batch behind its header, decompressed.
+func recordsOf(b []byte, info Info) ([]byte, error) {
+	if info.Compression == None {
+		return b[HeaderSize:], nil
+	}
+	buf := getBuffer()
+	defer buf.free()
+	records, err := unpack(buf, b, info)
+	return bytes.Clone(records), err
+}
+
+// yieldBatch gives the records of one batch and reports whether to go on.
+func yieldBatch(records []byte, info Info, keys *keyCache, yield func(Record, error) bool) bool {
+	w := startWalk(records, info)
 	for w.index < info.Count {
 		offset := info.Base + int64(w.index)
 		if what := w.next(); what != "" {
@@ -56,7 +76,7 @@ func yieldBatch(b []byte, info Info, keys *keyCache, yield func(Record, error) b
 			return false
 		}
 	}
-	if w.at != len(b) {
+	if w.at != len(records) {
 		yield(Record{}, &CorruptError{Offset: info.Base, What: "bytes after the last record"})
 		return false
 	}
@@ -65,7 +85,7 @@ func yieldBatch(b []byte, info Info, keys *keyCache, yield func(Record, error) b
 
 // walk goes over the records of one batch without copying anything.
 type walk struct {
-	b     []byte
+	b     []byte // the records, decompressed
 	base  int64
 	at    int // where the next record begins
 	index int // number of records passed
@@ -77,8 +97,8 @@ type walk struct {
 	headerCount int
 }
 
-func startWalk(b []byte, info Info) walk {
-	return walk{b: b, base: info.Base, at: HeaderSize}
+func startWalk(records []byte, info Info) walk {
+	return walk{b: records, base: info.Base}
 }
 
 // corrupt is the error for a fault in the record that next did not pass.

@@ -12,7 +12,7 @@
 //	16    1    magic                   2
 //	17    4    checksum                CRC-32C of everything from byte 21 on
 //	21    2    attributes              bits 0-2 compression, 3 log append time, 4 transactional,
-//	                                   5 control, 6 delete horizon; only bit 3 may be set
+//	                                   5 control, 6 delete horizon; only bits 0-3 may be set
 //	23    4    last offset delta       number of records - 1
 //	27    8    first timestamp         milliseconds since 1970 UTC, of the first record
 //	35    8    max timestamp           milliseconds since 1970 UTC, the latest of all records
@@ -20,7 +20,7 @@
 //	51    2    producer epoch          -1: none
 //	53    4    base sequence           -1: none
 //	57    4    number of records       at least 1
-//	61    -    the records
+//	61    -    the records              when compressed, all of them together
 //
 // Base offset and leader epoch lie outside the checksum: a leader writes them
 // into a finished batch and the checksum stays what it was.
@@ -44,13 +44,22 @@
 //
 // Offsets in a batch are consecutive here. Kafka's compacted logs have batches
 // with gaps; they are refused, and so is what this package does not know:
-// compression, transactions, control records and other format versions.
+// transactions, control records, delete horizons and other format versions.
+//
+// # Compression
+//
+// Each [Compression] is what Kafka makes of it: a gzip stream; Snappy in the
+// framing of Kafka's Java client, or as one bare block when read; one LZ4 frame of
+// independent blocks; Zstandard. What is compressed are the records alone, so
+// that a header is read, and stamped, without decompressing anything.
 //
 // # Trust
 //
 // Input may be hostile: no function that reads takes a length or a count from it
 // without comparing it with the bytes that are there, none panics, and none
-// allocates more than a small multiple of the records really present.
+// allocates more than a small multiple of the records really present. Compressed
+// records are really present to the extent that the bytes there can stand for, and
+// to [MaxDecompressed] at most.
 // [Check] is the gate: what passes it can be read by [All] to the end. [Peek],
 // [Split] and [All] do not compute the checksum; they serve bytes that went
 // through Check before.

@@ -29,24 +29,55 @@ const (
 //
 // Errors: ErrEmpty, ErrTooLarge, ErrTimestamp; dst is returned as it was given.
 func Encode(dst []byte, recs []Record, now time.Time) ([]byte, error) {
-	if len(recs) == 0 {
-		return dst, ErrEmpty
-	}
-	m := measure(recs, now)
-	if m.badTime >= 0 {
-		return dst, fmt.Errorf("%w: record %d", ErrTimestamp, m.badTime)
-	}
-	if m.size > maxBatch {
-		return dst, fmt.Errorf("%w: %d bytes", ErrTooLarge, m.size)
+	m, err := measureSound(recs, now)
+	if err != nil {
+		return dst, err
 	}
 	start := len(dst)
 	out := slices.Grow(dst, int(m.size))
 	out = append(out, make([]byte, HeaderSize)...)
-	for i := range recs {
-		r := &recs[i]
-		out = appendRecord(out, r, millis(r.Timestamp, m.now)-m.first, int64(i))
+	out = appendRecords(out, recs, m)
+	putHeader(out[start:], m, len(recs), None)
+	return out, nil
+}
+
+// EncodeCompressed is Encode with the records compressed, where that makes them
+// smaller and they have at most MaxDecompressed bytes; otherwise the batch is the
+// one that Encode makes. It is never larger than that, and dst grows by no more
+// than the batch needs. The same records may give other bytes with another version
+// of this package.
+//
+// Errors: those of Encode, and ErrUnsupported for a compression that is not one of
+// the constants.
+func EncodeCompressed(dst []byte, recs []Record, now time.Time, c Compression) ([]byte, error) {
+	if !c.Valid() {
+		return dst, fmt.Errorf("%w: %v", ErrUnsupported, c)
 	}
-	putHeader(out[start:], m, len(recs))
+	if c == None {
+		return Encode(dst, recs, now)
+	}
+	m, err := measureSound(recs, now)
+	if err != nil {
+		return dst, err
+	}
+	if m.size-HeaderSize > MaxDecompressed {
+		return Encode(dst, recs, now)
+	}
+	plain, packed := getBuffer(), getBuffer()
+	defer plain.free()
+	defer packed.free()
+	plain.b = appendRecords(slices.Grow(plain.b[:0], int(m.size)-HeaderSize), recs, m)
+	smaller := false
+	packed.b, smaller = c.compress(packed.b[:0], plain.b)
+	records := packed.b
+	if !smaller {
+		records, c = plain.b, None
+	}
+	start := len(dst)
+	out := slices.Grow(dst, HeaderSize+len(records))
+	out = append(out, make([]byte, HeaderSize)...)
+	out = append(out, records...)
+	putHeader(out[start:], m, len(recs), c)
 	return out, nil
 }
 
@@ -70,6 +101,21 @@ type measures struct {
 	size            int64 // of the whole batch
 	now, first, max int64 // milliseconds
 	badTime         int   // index of the first record whose time cannot be kept; -1: none
+}
+
+// measureSound is measure for records that make a batch.
+func measureSound(recs []Record, now time.Time) (measures, error) {
+	if len(recs) == 0 {
+		return measures{}, ErrEmpty
+	}
+	m := measure(recs, now)
+	if m.badTime >= 0 {
+		return m, fmt.Errorf("%w: record %d", ErrTimestamp, m.badTime)
+	}
+	if m.size > maxBatch {
+		return m, fmt.Errorf("%w: %d bytes", ErrTooLarge, m.size)
+	}
+	return m, nil
 }
 
 func measure(recs []Record, now time.Time) measures {
@@ -131,6 +177,14 @@ func fieldSize(f []byte) int64 {
 	return varintSize(int64(len(f))) + int64(len(f))
 }
 
+func appendRecords(b []byte, recs []Record, m measures) []byte {
+	for i := range recs {
+		r := &recs[i]
+		b = appendRecord(b, r, millis(r.Timestamp, m.now)-m.first, int64(i))
+	}
+	return b
+}
+
 func appendRecord(b []byte, r *Record, timeDelta, offsetDelta int64) []byte {
 	b = appendVarint(b, bodySize(r, timeDelta, offsetDelta))
 	b = append(b, 0)
@@ -157,14 +211,14 @@ func appendField(b, f []byte) []byte {
 }
 
 // putHeader fills in the header of the whole batch b, the checksum last.
-func putHeader(b []byte, m measures, count int) {
+func putHeader(b []byte, m measures, count int, c Compression) {
 	be := binary.BigEndian
 	none := int64(-1)
 	be.PutUint64(b[atBase:], 0)
 	be.PutUint32(b[atLength:], uint32(len(b)-lengthBias))
 	be.PutUint32(b[atEpoch:], uint32(none))
 	b[atMagic] = magic
-	be.PutUint16(b[atAttributes:], 0)
+	be.PutUint16(b[atAttributes:], uint16(c))
 	be.PutUint32(b[atLastDelta:], uint32(count-1))
 	be.PutUint64(b[atFirstTime:], uint64(m.first))
 	be.PutUint64(b[atMaxTime:], uint64(m.max))

@@ -14,12 +14,14 @@ var (
 	ErrCorrupt = errors.New("record: batch is corrupt")
 	// ErrUnsupported: a batch that this package does not read. Comes as *UnsupportedError.
 	ErrUnsupported = errors.New("record: batch format is not supported")
+	// ErrTooLarge: records that decompress to more than MaxDecompressed. Comes as
+	// *TooLargeError. From Encode: the batch would exceed 2 GiB.
+	ErrTooLarge = errors.New("record: batch is too large")
 )
 
 // Errors of Encode, for use with errors.Is.
 var (
 	ErrEmpty     = errors.New("record: a batch needs at least one record")
-	ErrTooLarge  = errors.New("record: batch would exceed 2 GiB")
 	ErrTimestamp = errors.New("record: timestamp is not in the years 1970 to 9999")
 )
 
@@ -55,15 +57,27 @@ func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 // Magic when it is not 2, else Attributes.
 type UnsupportedError struct {
 	Magic      int8
-	Attributes int16 // not read (0) when Magic is not 2
+	Attributes int16 // all of them; not read (0) when Magic is not 2
 }
 
 func (e *UnsupportedError) Error() string {
 	if e.Magic != magic {
 		return fmt.Sprintf("%v: magic %d", ErrUnsupported, e.Magic)
 	}
-	return fmt.Sprintf("%v: attributes %#x (compressed, transactional, control or unknown)", ErrUnsupported, uint16(e.Attributes))
+	return fmt.Sprintf("%v: attributes %#x (unknown compression, transactional, control, delete horizon or unknown)", ErrUnsupported, uint16(e.Attributes))
 }
 
 // Is makes the error match ErrUnsupported.
 func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
+
+// TooLargeError says which compressed batch holds more than MaxDecompressed.
+type TooLargeError struct {
+	Offset int64 // base offset that the batch claims
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%v at offset %d: decompressed, its records exceed %d bytes", ErrTooLarge, e.Offset, MaxDecompressed)
+}
+
+// Is makes the error match ErrTooLarge.
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }

@@ -42,3 +42,25 @@ func Example() {
 	// 1001 15:09:26 ben: bought
 	//      item=tea
 }
+
+// A compressed batch is checked, stamped and read like any other.
+func ExampleEncodeCompressed() {
+	recs := make([]record.Record, 100)
+	for i := range recs {
+		recs[i].Value = fmt.Appendf(nil, "tide gauge %d: nothing to report", i)
+	}
+	now := time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
+	batch, err := record.EncodeCompressed(nil, recs, now, record.Zstd)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	info, err := record.Check(batch)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(info.Count, "records,", info.Compression, info.Size < record.EncodedSize(recs, now)/5)
+	// Output:
+	// 100 records, zstd true
+}

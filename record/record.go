@@ -53,6 +53,8 @@ const (
 	magic = 2
 	// lengthBias is what the batch length field does not count.
 	lengthBias = atEpoch
+	// compressionBits hold the Compression.
+	compressionBits = 1<<3 - 1
 	// logAppendTime marks a batch all of whose records have its max timestamp.
 	logAppendTime = 1 << 3
 	// noTimestamp stands for a record without a time.

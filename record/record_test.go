@@ -2,7 +2,9 @@ package record_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math"
 	"slices"
 	"testing"
@@ -220,11 +222,15 @@ func TestErrorDetails(t *testing.T) {
 		{&record.UnsupportedError{Magic: 1}, record.ErrUnsupported, "record: batch format is not supported: magic 1"},
 		{
 			&record.UnsupportedError{Magic: 2, Attributes: 0x12}, record.ErrUnsupported,
-			"record: batch format is not supported: attributes 0x12 (compressed, transactional, control or unknown)",
+			"record: batch format is not supported: attributes 0x12 (unknown compression, transactional, control, delete horizon or unknown)",
+		},
+		{
+			&record.TooLargeError{Offset: 9}, record.ErrTooLarge,
+			"record: batch is too large at offset 9: decompressed, its records exceed 67108864 bytes",
 		},
 	} {
 		require.EqualError(t, c.err, c.text)
-		for _, sentinel := range []error{record.ErrTruncated, record.ErrCorrupt, record.ErrUnsupported} {
+		for _, sentinel := range []error{record.ErrTruncated, record.ErrCorrupt, record.ErrUnsupported, record.ErrTooLarge} {
 			require.Equal(t, sentinel == c.is, errors.Is(c.err, sentinel))
 		}
 	}
@@ -236,4 +242,26 @@ func TestCheckTime(t *testing.T) {
 		_, err := record.Encode(nil, []record.Record{{Timestamp: at}}, time.Unix(1, 0))
 		require.Equal(t, err == nil, record.CheckTime(at) == nil, at)
 	}
+}
+
+// Verify holds what a checksum can hold, and leaves what is in the records to Check.
+func TestVerify(t *testing.T) {
+	b, err := record.Encode(nil, []record.Record{{Value: []byte("v")}, {Value: []byte("w")}}, time.UnixMilli(1))
+	require.NoError(t, err)
+	info, err := record.Verify(append(b, "more"...))
+	require.NoError(t, err)
+	require.Equal(t, []int{2, len(b)}, []int{info.Count, info.Size})
+
+	flipped := bytes.Clone(b)
+	flipped[len(b)-1] ^= 1 // the number of headers
+	_, err = record.Verify(flipped)
+	require.ErrorIs(t, err, record.ErrCorrupt)
+	_, err = record.Verify(b[:len(b)-1])
+	require.ErrorIs(t, err, record.ErrTruncated)
+
+	binary.BigEndian.PutUint32(flipped[17:], crc32.Checksum(flipped[21:], crc32.MakeTable(crc32.Castagnoli)))
+	_, err = record.Check(flipped)
+	require.ErrorIs(t, err, record.ErrCorrupt)
+	_, err = record.Verify(flipped)
+	require.NoError(t, err)
 }
