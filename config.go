@@ -19,6 +19,9 @@ type Config struct {
 	ID int32
 	// Address is how other brokers' Transports reach this one. Tidemark only passes it on.
 	Address string
+	// Rack says which brokers are likely to fail together; replicas of a partition are
+	// spread over racks. Default "": all brokers without one are of one rack.
+	Rack string
 
 	// Store keeps the logs. Required. The host closes it after the Broker.
 	Store storage.Store
@@ -57,6 +60,8 @@ type Config struct {
 
 	// Logger receives what an operator should know. Default: silent.
 	Logger *slog.Logger
+	// Observer is told what happens at this broker. Default: nobody is.
+	Observer *Observer
 }
 
 // batchSlack is what encoding may add to a record, and a batch to its records.
@@ -111,8 +116,7 @@ func (c Config) Validate() error {
 	check(d.MemoryBudget >= 1<<20, "MemoryBudget must be at least 1 MiB, not %d", d.MemoryBudget)
 	check(d.Loops >= 1 && d.Loops <= 256, "Loops must be 1 to 256, not %d", d.Loops)
 	if d.Transport != nil {
-		need := max(d.largestBatch()+batchSlack, minMessage)
-		check(d.maxMessage() >= need, "Transport must take messages of %d bytes, not %d", need, d.maxMessage())
+		check(d.maxMessage() >= minMessage, "Transport must take messages of %d bytes, not %d", minMessage, d.maxMessage())
 	}
 	if len(faults) == 0 {
 		return nil
@@ -123,8 +127,12 @@ func (c Config) Validate() error {
 // largestBatch is the size of the largest batch that an append may bring.
 func (c *Config) largestBatch() int { return max(c.MaxBatchBytes, c.MaxRecordBytes) + batchSlack }
 
-// minMessage is the least that a Transport must take: a part of the cluster image.
-const minMessage = 512 << 10
+// minMessage is the least that a Transport must take: enough that most messages
+// need not be cut, and that a batch is not cut into very many.
+const minMessage = 16 << 10
+
+// fetchBytes is how much one answer to a fetch or a read holds.
+const fetchBytes = 1 << 20
 
 func (c *Config) maxMessage() int {
 	if c.Transport == nil {
@@ -133,12 +141,15 @@ func (c *Config) maxMessage() int {
 	return c.Transport.MaxMessageBytes()
 }
 
+// storeSlow is how long a write may be under way before the store counts as stalled.
+func (c *Config) storeSlow() time.Duration { return c.StoreStallLimit / 2 }
+
 // core is the part of the configuration that the protocol needs, for one of the loops.
 func (c *Config) core() coreConfig {
 	return coreConfig{
 		MaxLag: c.MaxLag, JoinWindow: c.JoinWindow, ProposalTimeout: c.ProposalTimeout,
 		MaxBatchBytes: c.largestBatch(), MaxUncommittedBytes: c.MaxUncommittedBytes,
-		MaxUnstoredBytes: 8 << 20, FetchBytes: int32(min(1<<20, c.maxMessage()-batchSlack)),
-		CacheBytes: c.MemoryBudget / 4 / int64(c.Loops),
+		MaxUnstoredBytes: 8 << 20, FetchBytes: fetchBytes,
+		CacheBytes: c.MemoryBudget / 4 / int64(c.Loops), StoreSlow: c.storeSlow(),
 	}
 }

@@ -1,6 +1,8 @@
 package tidemark
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -32,6 +34,11 @@ import (
 // A session that begins on such a network has no hole and no silence, so neither
 // side ends it; messages of other sessions change nothing in it.
 //
+// Versions. Hello offers the versions that the opener speaks, and the session has
+// the highest that the acceptor speaks too: Welcome, Data and Heartbeat name it, so
+// that the opener learns it from whichever comes first. Without a common version
+// the Reset says what the acceptor speaks, and the opener asks again slowly.
+//
 // Why there is no storm. Only Hello, Data and Heartbeat are ever answered, each
 // with at most one message. Welcome is never answered; Reset is answered only by
 // the Hello of the next attempt, and attempts that keep failing are spaced out.
@@ -45,6 +52,7 @@ type link struct {
 	phase   linkPhase
 	session uint64 // present or, in linkDown, last one
 	attempt uint64 // of session
+	trouble error  // what ended the last session or attempt, if an operator should know; nil once one is up
 
 	// Opening.
 	openAt   time.Duration // linkDown, opener: when the next attempt begins
@@ -64,7 +72,11 @@ type link struct {
 	received  uint64        // highest number received in order
 	known     uint64        // highest number that the peer is known to have sent
 	holeSince time.Duration
+	version   uint16                         // that both sides speak
 	held      [linkReorder]*protocol.Message // by number modulo its length
+	waiting   []*protocol.Message            // fragments without credit and what follows them, in order
+	queued    int                            // bytes in waiting
+	partial   []byte                         // fragments of the payload that is coming in
 	owed      int                            // bytes received in order and not yet acknowledged
 	told      uint64                         // highest number acknowledged to the peer
 
@@ -79,6 +91,7 @@ type linkConfig struct {
 	selfEpoch, peerEpoch int64         // broker epochs
 	sessionTimeout       time.Duration // a heartbeat after a sixth of it, silence is half of it
 	maxMessage           int           // bytes, of the transport
+	maxPayload           int           // bytes of the largest payload taken in fragments
 	window               int           // bytes that may be sent and not yet acknowledged
 }
 
@@ -88,6 +101,9 @@ type linkOut struct {
 	send     []*protocol.Message
 	deliver  []protocol.Payload
 	down, up bool
+	unsound  int // items dropped out of what came in fragments; why: the first
+	why      error
+	trouble  error // what an operator should know; nil: nothing
 }
 
 // linkStats counts since the link was made.
@@ -97,7 +113,7 @@ type linkStats struct {
 	resetBy  uint64 // sessions that the peer's Reset ended
 	gaps     uint64 // sessions ended because an envelope stayed away
 	silences uint64 // sessions ended because nothing was heard
-	faults   uint64 // sessions ended because the peer acknowledged what was never sent
+	faults   uint64 // sessions ended because the peer acknowledged what was never sent, or sent no payload in fragments
 	versions uint64 // attempts without a common version
 
 	foreignCluster uint64 // messages dropped, by cause
@@ -133,6 +149,12 @@ const (
 	linkNever time.Duration = math.MaxInt64
 )
 
+var (
+	errNeverSent   = errors.New("tidemark: peer acknowledged what was never sent")
+	errInterleaved = errors.New("tidemark: peer sent something else between fragments")
+	errOversized   = errors.New("tidemark: payload in fragments above the limit")
+)
+
 // newLink makes a link; the opener's first Hello is due at once. Seed is the
 // source of session ids.
 func newLink(cfg linkConfig, now time.Duration, seed uint64) *link {
@@ -149,17 +171,6 @@ func (l *link) holeLimit() time.Duration      { return l.part(12) }
 func (l *link) isUp() bool { return l.phase == linkUp }
 
 func (l *link) stats() linkStats { return l.count }
-
-// credit is how many more bytes should be sent now: the window less what is not
-// yet acknowledged. It may be negative, and it is 0 while the link is not up, or
-// while so many envelopes are under way that a transport which lets one overtake
-// all others could overrun the peer's reorder window.
-func (l *link) credit() int {
-	if l.phase != linkUp || len(l.sizes)-l.settled >= linkReorder*3/4 {
-		return 0
-	}
-	return l.cfg.window - l.inFlight
-}
 
 func (l *link) hole() bool { return l.received < l.known }
 
@@ -214,36 +225,6 @@ func (l *link) expire(now time.Duration, out *linkOut) {
 		return
 	}
 	l.giveUp(now, out)
-}
-
-// send numbers p and sends it, in several envelopes if it is large. False: the
-// link is not up, and p was not taken. Credit is the caller's to look at.
-func (l *link) send(now time.Duration, p protocol.Payload, out *linkOut) bool {
-	l.expire(now, out)
-	if l.phase != linkUp {
-		return false
-	}
-	if p.Empty() {
-		return true
-	}
-	if p.Fits(l.cfg.maxMessage) {
-		l.sendPart(now, p, out)
-		return true
-	}
-	for _, part := range p.Split(l.cfg.maxMessage) {
-		l.sendPart(now, part, out)
-	}
-	return true
-}
-
-func (l *link) sendPart(now time.Duration, p protocol.Payload, out *linkOut) {
-	l.sent++
-	m := &protocol.Message{Kind: protocol.Data, Session: l.session, Seq: l.sent, Ack: l.received, Payload: p}
-	l.owed, l.told = 0, l.received
-	l.lastSent = now
-	size := l.emit(m, out)
-	l.sizes = append(l.sizes, size)
-	l.inFlight += size
 }
 
 // receive handles a message of the transport. Messages and their bytes are
@@ -303,7 +284,8 @@ func (l *link) emit(m *protocol.Message, out *linkOut) int {
 func (l *link) heartbeat(now time.Duration, out *linkOut) {
 	l.owed, l.told = 0, l.received
 	l.lastSent = now
-	l.emit(&protocol.Message{Kind: protocol.Heartbeat, Session: l.session, Seq: l.sent, Ack: l.received}, out)
+	l.emit(&protocol.Message{Kind: protocol.Heartbeat, Session: l.session, Seq: l.sent, Ack: l.received,
+		MinVersion: l.version, MaxVersion: l.version}, out)
 }
 
 // open begins the next attempt. Attempts follow the broker's clock, so that they
@@ -338,8 +320,8 @@ func (l *link) freshSession() uint64 {
 }
 
 // goUp begins the session that l.session names.
-func (l *link) goUp(now time.Duration, out *linkOut) {
-	l.phase = linkUp
+func (l *link) goUp(now time.Duration, version uint16, out *linkOut) {
+	l.phase, l.version, l.trouble = linkUp, version, nil
 	l.upSince, l.lastHeard, l.lastSent = now, now, now
 	l.sent, l.acked, l.inFlight = 0, 0, 0
 	l.received, l.known, l.owed, l.told = 0, 0, 0, 0
@@ -359,12 +341,20 @@ func (l *link) leave(now, wait time.Duration, out *linkOut) {
 	l.phase = linkDown
 	l.held = [linkReorder]*protocol.Message{}
 	l.sizes, l.settled, l.inFlight = nil, 0, 0
+	l.waiting, l.queued, l.partial = nil, 0, nil
 	if l.opener {
 		l.openAt = now + wait
 		if wait == 0 {
 			l.open(now, out)
 		}
 	}
+}
+
+// fault ends a session in which the peer did what no peer may do.
+func (l *link) fault(now time.Duration, why error, out *linkOut) {
+	l.count.faults++
+	l.trouble, out.trouble = why, why
+	l.giveUp(now, out)
 }
 
 // giveUp is this side's decision to end the session, and tells the peer.
@@ -410,6 +400,14 @@ func linkSpeaks(min, max uint16) bool {
 	return min <= linkMaxVersion && linkMinVersion <= max && min <= max
 }
 
+// noVersion counts an attempt that m showed to be without a common version.
+func (l *link) noVersion(m *protocol.Message, out *linkOut) {
+	l.count.versions++
+	l.trouble = fmt.Errorf("tidemark: no common protocol version: the peer has %d to %d, this broker %d to %d",
+		m.MinVersion, m.MaxVersion, linkMinVersion, linkMaxVersion)
+	out.trouble = l.trouble
+}
+
 // onHello is the acceptor's side of opening. Hello is no sign of life: it comes
 // again and again from an opener that does not hear this side.
 func (l *link) onHello(now time.Duration, m *protocol.Message, out *linkOut) {
@@ -421,7 +419,7 @@ func (l *link) onHello(now time.Duration, m *protocol.Message, out *linkOut) {
 		l.count.wrongSession++
 		return
 	case m.Attempt == l.attempt && l.phase == linkUp:
-		l.welcome(m.MaxVersion, out)
+		l.welcome(out)
 		return
 	case m.Attempt == l.attempt:
 		l.refuse(now, m.Session, out)
@@ -430,19 +428,18 @@ func (l *link) onHello(now time.Duration, m *protocol.Message, out *linkOut) {
 	l.leave(now, 0, out) // the opener has left the old session: nobody to tell
 	l.attempt, l.session = m.Attempt, m.Session
 	if !linkSpeaks(m.MinVersion, m.MaxVersion) {
-		l.count.versions++
+		l.noVersion(m, out)
 		l.reset(now, m.Session, out)
 		return
 	}
-	l.goUp(now, out)
-	l.welcome(m.MaxVersion, out)
+	l.goUp(now, min(m.MaxVersion, linkMaxVersion), out)
+	l.welcome(out)
 }
 
-// welcome accepts with the highest version that both sides speak.
-func (l *link) welcome(theirs uint16, out *linkOut) {
-	v := min(theirs, linkMaxVersion)
+// welcome accepts, and names the version of the session.
+func (l *link) welcome(out *linkOut) {
 	l.emit(&protocol.Message{Kind: protocol.Welcome, Session: l.session, Attempt: l.attempt,
-		MinVersion: v, MaxVersion: v}, out)
+		MinVersion: l.version, MaxVersion: l.version}, out)
 }
 
 func (l *link) onWelcome(now time.Duration, m *protocol.Message, out *linkOut) {
@@ -453,13 +450,21 @@ func (l *link) onWelcome(now time.Duration, m *protocol.Message, out *linkOut) {
 		l.count.wrongSession++
 	case l.phase == linkUp:
 		l.count.duplicate++
-	case m.MinVersion != m.MaxVersion || !linkSpeaks(m.MinVersion, m.MaxVersion):
-		l.count.versions++
-		l.reset(now, l.session, out)
-		l.leave(now, l.part(1), out)
 	default:
-		l.goUp(now, out)
+		l.accepted(now, m, out)
 	}
+}
+
+// accepted is the opener's side of opening: m is of the session that it asked for.
+func (l *link) accepted(now time.Duration, m *protocol.Message, out *linkOut) bool {
+	if m.MinVersion == m.MaxVersion && linkSpeaks(m.MinVersion, m.MaxVersion) {
+		l.goUp(now, m.MaxVersion, out)
+		return true
+	}
+	l.noVersion(m, out)
+	l.reset(now, l.session, out)
+	l.leave(now, l.part(1), out) // only an upgrade helps
+	return false
 }
 
 func (l *link) onReset(now time.Duration, m *protocol.Message, out *linkOut) {
@@ -470,7 +475,7 @@ func (l *link) onReset(now time.Duration, m *protocol.Message, out *linkOut) {
 	l.count.resetBy++
 	wait := l.backoff(now)
 	if m.MaxVersion != 0 && !linkSpeaks(m.MinVersion, m.MaxVersion) {
-		l.count.versions++
+		l.noVersion(m, out)
 		wait = l.part(1) // only an upgrade helps
 	}
 	l.leave(now, wait, out)
@@ -483,21 +488,17 @@ func (l *link) inSession(now time.Duration, m *protocol.Message, out *linkOut) b
 		l.refuse(now, m.Session, out)
 		return false
 	}
-	if l.phase == linkOpening {
-		l.goUp(now, out)
-	}
-	return true
+	return l.phase == linkUp || l.accepted(now, m, out)
 }
 
 // onEnvelope handles Data and Heartbeat of the present session.
 func (l *link) onEnvelope(now time.Duration, m *protocol.Message, out *linkOut) {
 	l.lastHeard = now
 	if m.Ack > l.sent {
-		l.count.faults++
-		l.giveUp(now, out)
+		l.fault(now, errNeverSent, out)
 		return
 	}
-	l.acknowledge(m.Ack)
+	l.acknowledge(now, m.Ack, out)
 	if m.Kind == protocol.Heartbeat {
 		l.notice(now, m.Seq)
 		return
@@ -533,14 +534,18 @@ func (l *link) notice(now time.Duration, seq uint64) {
 func (l *link) drain(now time.Duration, out *linkOut) {
 	for {
 		slot := &l.held[(l.received+1)%linkReorder]
-		if *slot == nil {
+		m := *slot
+		if m == nil {
 			break
 		}
-		out.deliver = append(out.deliver, (*slot).Payload)
-		l.owed += (*slot).Size()
+		*slot = nil
+		l.owed += m.Size()
 		l.received++
 		l.holeSince = now
-		*slot = nil
+		if err := l.take(m, out); err != nil {
+			l.fault(now, err, out)
+			return
+		}
 	}
 	// Whoever sends much and gets nothing back needs its credit before the next
 	// heartbeat is due.
@@ -549,18 +554,33 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 	}
 }
 
-// acknowledge returns the credit of the envelopes up to ack.
-func (l *link) acknowledge(ack uint64) {
-	if ack <= l.acked {
-		return
+// take delivers the payload of an envelope, or that of the last of its fragments.
+// What came whole was looked at before the link got it; what came in fragments can
+// only be looked at here.
+func (l *link) take(m *protocol.Message, out *linkOut) error {
+	if len(m.Fragment) == 0 {
+		if l.partial != nil {
+			return errInterleaved
+		}
+		out.deliver = append(out.deliver, m.Payload)
+		return nil
 	}
-	end := l.settled + int(ack-l.acked)
-	for _, size := range l.sizes[l.settled:end] {
-		l.inFlight -= size
+	if len(l.partial)+len(m.Fragment) > l.cfg.maxPayload {
+		return errOversized
 	}
-	l.acked, l.settled = ack, end
-	if l.settled > len(l.sizes)/2 { // each size moves at most once on average
-		n := copy(l.sizes, l.sizes[l.settled:])
-		l.sizes, l.settled = l.sizes[:n], 0
+	l.partial = append(l.partial, m.Fragment...)
+	if m.More {
+		return nil
 	}
+	p, err := protocol.ParsePayload(l.partial)
+	l.partial = nil
+	if err != nil {
+		return fmt.Errorf("tidemark: payload in fragments: %w", err)
+	}
+	p, n, why := p.Sound()
+	if n > 0 {
+		out.unsound, out.why = out.unsound+n, why
+	}
+	out.deliver = append(out.deliver, p)
+	return nil
 }

@@ -17,13 +17,15 @@ const (
 	linkDelay  = 20 * time.Millisecond
 	linkWin    = 64 << 10
 	linkMaxMsg = 16 << 10
+
+	linkMaxPayload = 4 << 20
 )
 
 func linkPairConfig(self int32) linkConfig {
 	epochs := map[int32]int64{1: 101, 2: 202}
 	peer := 3 - self
 	return linkConfig{cluster: protocol.UUID{7}, self: self, peer: peer, selfEpoch: epochs[self], peerEpoch: epochs[peer],
-		sessionTimeout: linkT, maxMessage: linkMaxMsg, window: linkWin}
+		sessionTimeout: linkT, maxMessage: linkMaxMsg, maxPayload: linkMaxPayload, window: linkWin}
 }
 
 // linkEnd is a link and what its broker remembers about the present session.
@@ -39,7 +41,7 @@ type linkEnd struct {
 	downAt     time.Duration
 }
 
-var linkBulk [16 << 10]byte
+var linkBulk [1 << 20]byte
 
 // linkTag marks a payload with the session that it was sent in.
 func linkTag(session uint64) (u protocol.UUID) {
@@ -86,6 +88,7 @@ type linkSim struct {
 	late    float64 // probability of a long delay
 	lateMax time.Duration
 	jitter  time.Duration
+	big     int     // when not 0, size of some payloads of one item
 	replay  float64 // probability that a message of the past comes again
 	past    []linkEvent
 	lose    func(to int, m *protocol.Message) bool
@@ -145,7 +148,7 @@ func (s *linkSim) handle(i int, out *linkOut) {
 	for _, p := range out.deliver {
 		e.got++
 		c := p.Commands[0]
-		if !e.isUp() || c.Topic.ID != linkTag(e.session) || c.Request != e.got {
+		if !e.isUp() || c.Topic.ID != linkTag(e.session) || c.Request != e.got || len(c.Topic.Name) != int(c.Level) {
 			require.Fail(s.t, "delivery while down, across sessions, twice or out of order",
 				"seed %d: up %v, session %x, payload %d of %v, expected %d", s.seed, e.isUp(), e.session, c.Request, c.Topic.ID, e.got)
 		}
@@ -166,9 +169,11 @@ func (s *linkSim) handle(i int, out *linkOut) {
 // put sends one numbered payload of about size bytes.
 func (s *linkSim) put(i, size int) bool {
 	e, out := s.ends[i], &linkOut{}
-	p := protocol.Payload{Commands: []protocol.Command{{Request: e.sent + 1,
+	p := protocol.Payload{Commands: []protocol.Command{{Request: e.sent + 1, Kind: protocol.CreateTopic,
 		Topic: protocol.Topic{ID: linkTag(e.session)}}}}
-	if size > 0 {
+	if size > e.cfg.maxMessage/2 { // all of it in one item
+		p.Commands[0].Topic.Name, p.Commands[0].Level = string(linkBulk[:size]), int32(size)
+	} else if size > 0 {
 		p.Appends = []protocol.Append{{Batch: linkBulk[:size]}}
 	}
 	ok := e.send(s.now, p, out)
@@ -273,6 +278,9 @@ func (s *linkSim) traffic(until time.Duration) {
 					size := 0
 					if s.rng.IntN(3) == 0 && e.credit() > 0 {
 						size = s.rng.IntN(8 << 10)
+						if s.big > 0 && s.rng.IntN(4) == 0 {
+							size = s.big/2 + s.rng.IntN(s.big/2)
+						}
 					}
 					s.put(i, size)
 				}
@@ -286,10 +294,17 @@ func (s *linkSim) traffic(until time.Duration) {
 }
 
 func TestLinkChaosThenAgreement(t *testing.T) {
+	busiest := linkChaos(t, 60, func(*linkSim) {})
+	require.Less(t, busiest, 60, "messages of the link itself within a SessionTimeout")
+}
+
+// linkChaos returns how many messages of the link itself there were at most within
+// a SessionTimeout.
+func linkChaos(t *testing.T, seeds uint64, tune func(*linkSim)) (busiest int) {
 	var sessions, delivered, gaps, silences, stale uint64
-	busiest := 0
-	for seed := range uint64(60) {
+	for seed := range seeds {
 		s := newLinkSim(t, seed)
+		tune(s)
 		s.drop = []float64{0, 0.002, 0.05, 0.4}[s.rng.IntN(4)]
 		s.double = s.rng.Float64() * 0.2
 		s.jitter = []time.Duration{0, linkDelay, linkT / 10}[s.rng.IntN(3)]
@@ -331,10 +346,10 @@ func TestLinkChaosThenAgreement(t *testing.T) {
 	}
 	t.Logf("sessions %d, gaps %d, silences %d, messages of other sessions %d, delivered in last sessions %d, busiest %d",
 		sessions, gaps, silences, stale, delivered, busiest)
-	require.Less(t, busiest, 60, "messages of the link itself within a SessionTimeout")
 	require.NotZero(t, gaps)
 	require.NotZero(t, silences)
 	require.NotZero(t, stale)
+	return busiest
 }
 
 // The same run gives the same messages.
@@ -653,20 +668,29 @@ func TestLinkVersions(t *testing.T) {
 	require.False(t, out.up || l.isUp())
 	require.Equal(t, []protocol.Kind{protocol.Reset}, linkKinds(out))
 	require.Equal(t, uint64(1), l.stats().versions)
+	require.ErrorContains(t, out.trouble, "no common protocol version: the peer has 2 to 4, this broker 1 to 1")
 	m = linkHello(l, 2, 6)
 	m.MaxVersion = linkMaxVersion + 3
 	*out = linkOut{}
 	l.receive(1, m, out)
 	require.True(t, out.up)
+	require.NoError(t, out.trouble)
 	require.Equal(t, linkMaxVersion, out.send[0].MaxVersion, "the highest version that both speak")
+	require.True(t, l.send(1, protocol.Payload{Reports: []protocol.Report{{}}}, out))
+	l.tick(1+linkT/6, out)
+	require.Equal(t, []protocol.Kind{protocol.Welcome, protocol.Data, protocol.Heartbeat}, linkKinds(out))
+	for _, m := range out.send {
+		require.Equal(t, [2]uint16{linkMaxVersion, linkMaxVersion}, [2]uint16{m.MinVersion, m.MaxVersion}, "everything in a session names its version")
+	}
 
-	// The opener is refused, by Reset or by a Welcome with a version it does not speak.
-	for _, kind := range []protocol.Kind{protocol.Reset, protocol.Welcome} {
+	// The opener is refused: by Reset, or by something of its session with a version it does not speak.
+	for _, kind := range []protocol.Kind{protocol.Reset, protocol.Welcome, protocol.Data, protocol.Heartbeat} {
 		l, out := newLink(linkPairConfig(1), 0, 1), &linkOut{}
 		l.tick(0, out)
 		for range 5 {
 			now := l.next()
 			l.receive(now, linkPeer(l, protocol.Message{Kind: kind, Session: l.session, MinVersion: 9, MaxVersion: 9}), out)
+			require.ErrorContains(t, out.trouble, "no common protocol version: the peer has 9 to 9, this broker 1 to 1")
 			require.Equal(t, now+linkT, l.next(), "asked again slowly")
 			l.tick(l.next(), out)
 		}
@@ -691,8 +715,9 @@ func TestLinkOpener(t *testing.T) {
 	}
 	// Up by the first envelope of the session, though Welcome never came.
 	*out = linkOut{}
-	l.receive(linkT, linkPeer(l, protocol.Message{Kind: protocol.Data, Session: l.session, Seq: 1}), out)
+	l.receive(linkT, linkPeer(l, protocol.Message{Kind: protocol.Data, Session: l.session, Seq: 1, MinVersion: 1, MaxVersion: 1}), out)
 	require.True(t, out.up)
+	require.Equal(t, uint16(1), l.version)
 	require.Len(t, out.deliver, 1)
 
 	// Sessions that the peer ends at once are spaced out, up to SessionTimeout/4.

@@ -85,7 +85,7 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 		}
 		s.peers[id] = &peerLink{peer: transport.Peer{ID: id, Address: r.Address}, link: newLink(linkConfig{
 			cluster: s.b.cluster(), self: s.b.cfg.ID, peer: id, selfEpoch: selfEpoch, peerEpoch: r.epoch,
-			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.maxMessage, window: linkWindow,
+			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.maxMessage, maxPayload: maxPayload(&s.b.cfg), window: linkWindow,
 		}, now, s.b.randomUint64())}
 	}
 	s.mu.Unlock()
@@ -114,6 +114,7 @@ func (s *linkSet) wake() {
 type sendOptions struct {
 	bulk    bool    // refuse when the link has no credit
 	session *uint64 // see route.append; nil: any
+	client  bool    // of a client's goroutine, which must not wait for a transport that blocks
 }
 
 // send gives a payload to the link of a broker; false when there is no session,
@@ -129,7 +130,7 @@ func (s *linkSet) send(peer int32, p *protocol.Payload, o sendOptions) bool {
 	if ok && o.session != nil {
 		*o.session = l.link.session
 	}
-	s.settle(l)
+	s.settle(l, o.client)
 	return ok
 }
 
@@ -146,8 +147,7 @@ func (s *linkSet) receive(m *protocol.Message) {
 	}
 	// Before the lock: it looks at every byte of every batch.
 	if sound, unsound, err := m.Payload.Sound(); unsound > 0 {
-		s.unsound.Add(uint64(unsound))
-		s.b.log.Warn("dropped unsound items", "broker", s.b.cfg.ID, "peer", m.From, "items", unsound, "error", err)
+		s.warnUnsound(m.From, unsound, err)
 		mended := *m
 		mended.Payload = sound
 		m = &mended
@@ -156,14 +156,24 @@ func (s *linkSet) receive(m *protocol.Message) {
 	starved := l.link.credit() <= 0
 	l.link.receive(s.b.now(), m, &l.out)
 	starved = starved && l.link.credit() > 0
-	s.settle(l)
+	s.settle(l, false)
 	if starved {
 		s.b.eachLoop(loopEvent{step: func(time.Duration, *shard) {}})
 	}
 }
 
-// settle routes what a step of the link brought about, and unlocks it.
-func (s *linkSet) settle(l *peerLink) {
+// maxPayload bounds what a broker sends in fragments: one item, above all one
+// batch. A link has as much as its window under way in any case.
+func maxPayload(c *Config) int { return max(c.largestBatch()+batchSlack, linkWindow) }
+
+func (s *linkSet) warnUnsound(peer int32, items int, why error) {
+	s.unsound.Add(uint64(items))
+	s.b.warn("dropped unsound items", "peer", peer, "items", items, "error", why)
+}
+
+// settle routes what a step of the link brought about, and unlocks it. handOver
+// leaves what is to be sent to the links' own goroutine.
+func (s *linkSet) settle(l *peerLink, handOver bool) {
 	out := l.out
 	l.out = linkOut{}
 	if l.gone {
@@ -182,9 +192,20 @@ func (s *linkSet) settle(l *peerLink) {
 	}
 	next := l.link.next()
 	l.outbox = append(l.outbox, out.send...)
-	s.empty(l)
-	if int64(next) < s.armed.Load() {
+	if handOver {
+		handOver = len(l.outbox) > 0 && !l.sending
+		l.mu.Unlock()
+	} else {
+		s.empty(l)
+	}
+	if handOver || int64(next) < s.armed.Load() {
 		s.wake()
+	}
+	if out.unsound > 0 {
+		s.warnUnsound(l.peer.ID, out.unsound, out.why)
+	}
+	if out.trouble != nil {
+		s.b.warn("trouble with a link", "peer", l.peer.ID, "error", out.trouble)
 	}
 }
 
@@ -279,7 +300,8 @@ func (s *linkSet) dropped() uint64 {
 	return n
 }
 
-// tick steps every link whose time has come, and returns when the next one is due.
+// tick steps every link whose time has come, sends what was handed over, and
+// returns when the next one is due.
 func (s *linkSet) tick() time.Duration {
 	now := s.b.now()
 	for _, l := range s.all() {
@@ -287,7 +309,7 @@ func (s *linkSet) tick() time.Duration {
 		if l.link.next() <= now {
 			l.link.tick(now, &l.out)
 		}
-		s.settle(l)
+		s.settle(l, false)
 	}
 	return s.due()
 }

@@ -2,7 +2,8 @@ package protocol
 
 import "fmt"
 
-// Code says how a request ended.
+// Code says how a request ended. The numbers are part of the binary form: a new one
+// comes behind the last.
 type Code uint8
 
 const (
@@ -35,6 +36,12 @@ const (
 	TooFewBrokers   // the replication factor is above the number of brokers
 	LedBefore       // the broker led this epoch, or a later one, before it was opened (D11)
 	BehindLog       // the epoch is below the last one in the log (D11)
+	UnknownTopic    // there is no topic with that id
+	Conflict        // the topic is of another version
+	NotNeeded       // the election would change nothing
+	NoCandidate     // no broker may lead by that election
+	Unsupported     // a registered broker does not support that feature level
+	StoreStalled    // a write of the broker's store has been under way for long
 	Failed          // anything else; Detail says what
 )
 
@@ -42,7 +49,9 @@ var codeNames = [...]string{"ok", "not leader", "fenced leader epoch", "divergin
 	"not enough in-sync replicas", "not enough in-sync replicas after append", "too large", "corrupt", "too many uncommitted bytes",
 	"stream generation refused", "storage failed", "broker unfit", "unknown partition", "canceled", "disconnected",
 	"not controller", "stale controller", "update gap", "ineligible replica", "invalid partition epoch",
-	"invalid request", "topic exists", "too few brokers", "led before", "behind own log", "failed"}
+	"invalid request", "topic exists", "too few brokers", "led before", "behind own log",
+	"unknown topic", "topic version conflict", "election not needed", "no candidate", "unsupported feature level",
+	"store stalled", "failed"}
 
 func (c Code) String() string {
 	if int(c) < len(codeNames) {

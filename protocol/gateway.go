@@ -43,6 +43,7 @@ func (p Payload) Sound() (sound Payload, unsound int, first error) {
 	})
 	p.UpdateAcks = sift(&s, p.UpdateAcks, (*UpdateAck).check, nil)
 	p.OrderReplies = sift(&s, p.OrderReplies, (*OrderReply).check, nil)
+	p.Removals = sift(&s, p.Removals, (*Removal).check, nil)
 	p.Commands = sift(&s, p.Commands, (*Command).check, nil)
 	p.CommandAnswers = sift(&s, p.CommandAnswers, (*CommandAnswer).check, nil)
 	return p, s.unsound, whole.err

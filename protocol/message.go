@@ -1,8 +1,3 @@
-// Package protocol holds the messages that brokers exchange: plain values with
-// their sizes and their validity rules. It knows nothing of how they travel.
-//
-// An in-process transport hands the values over as they are. For that reason a
-// message, and every byte it refers to, is immutable once it was sent.
 package protocol
 
 import "fmt"
@@ -25,16 +20,22 @@ const Version = 1
 // brokers and their broker epochs, so that one that belongs to another cluster
 // or to an earlier life of a broker is recognised and dropped (D6).
 type Message struct {
-	Kind                   Kind
-	Cluster                UUID
-	From, To               int32
-	FromEpoch              int64 // broker epoch of the sender
-	ToEpoch                int64 // broker epoch that the sender believes the addressee to have
-	Session                uint64
-	Attempt                uint64 // Hello, Welcome: rises with each session that the opener begins
-	Seq                    uint64 // Data: number of this envelope, from 1. Heartbeat: the last number sent
-	Ack                    uint64 // highest number received in order in this session
-	MinVersion, MaxVersion uint16 // Hello: versions spoken; Welcome: both the one chosen
+	Kind      Kind
+	Cluster   UUID
+	From, To  int32
+	FromEpoch int64 // broker epoch of the sender
+	ToEpoch   int64 // broker epoch that the sender believes the addressee to have
+	Session   uint64
+	Attempt   uint64 // Hello, Welcome: rises with each session that the opener begins
+	Seq       uint64 // Data: number of this envelope, from 1. Heartbeat: the last number sent
+	Ack       uint64 // highest number received in order in this session
+	// Hello, Reset: the versions that the sender speaks. Welcome, Data, Heartbeat:
+	// both the one of the session, which an opener may learn from any of the three.
+	MinVersion, MaxVersion uint16
+	// Fragment, when not empty, is a part of the binary form of a payload that is too
+	// large for one message; Payload is empty then. The last part has More unset.
+	Fragment []byte
+	More     bool
 	Payload
 }
 
@@ -54,6 +55,7 @@ type Payload struct {
 	Updates        []Update
 	UpdateAcks     []UpdateAck
 	OrderReplies   []OrderReply
+	Removals       []Removal
 	Commands       []Command
 	CommandAnswers []CommandAnswer
 }
@@ -157,11 +159,12 @@ type AppendAnswer struct {
 type ReadKind uint8
 
 const (
-	ReadRecords ReadKind = iota // committed batches from From on
-	ReadEnds                    // log start and high watermark, once the latter is valid for this epoch (RD-8)
+	ReadRecords  ReadKind = iota // committed batches from From on
+	ReadEnds                     // log start and high watermark, once the latter is valid for this epoch (RD-8)
+	ReadWritable                 // nothing; the code says whether an append with AcksAll would be taken
 )
 
-// Read asks the leader for committed batches, or for the ends of its log.
+// Read asks the leader for committed batches, for the ends of its log, or how it is.
 type Read struct {
 	Request   uint64
 	ID        PartitionID
@@ -219,6 +222,7 @@ type Update struct {
 	StoreOK         bool   // the coordination store answers the Controller
 	Topics          []Topic
 	States          []PartitionUpdate
+	Deleted         []UUID // topics whose logs are to be deleted (D21)
 }
 
 // PartitionUpdate is one partition's state within an Update.
@@ -245,18 +249,45 @@ type OrderReply struct {
 	Code        Code
 }
 
+// Removal tells the Controller that a broker has nothing on disk any more of a
+// topic that was deleted (D21).
+type Removal struct {
+	Topic UUID
+}
+
 // CommandKind says what a Command asks for.
 type CommandKind uint8
 
-// CreateTopic creates the topic that the command holds. It may be sent again
-// with the same topic id: the second one then waits for the first.
-const CreateTopic CommandKind = 1
+const (
+	// CreateTopic creates the topic that the command holds. It may be sent again
+	// with the same topic id: the second one then waits for the first.
+	CreateTopic CommandKind = iota + 1
+	// AlterTopic gives the topic with Topic.ID the configuration in Topic.Config, if
+	// Topic.Version is the version in force; Partitions may not change. Once done, the
+	// version is one higher; a copy of the command finds it so and succeeds.
+	AlterTopic
+	// DeleteTopic deletes the topic with Topic.ID.
+	DeleteTopic
+	// AddPartitions raises the number of partitions of the topic with Topic.ID to
+	// Topic.Config.Partitions.
+	AddPartitions
+	// ElectPreferred gives the leadership of a partition to its first replica.
+	ElectPreferred
+	// ElectUnclean gives the leadership of a partition that has no leader to Broker,
+	// or to the first live replica, though it may lack committed records (EL-2).
+	ElectUnclean
+	// RaiseLevel raises the feature level of the cluster to Level (B12).
+	RaiseLevel
+)
 
 // Command is an administrative request to the Controller.
 type Command struct {
-	Request uint64
-	Kind    CommandKind
-	Topic   Topic
+	Request   uint64
+	Kind      CommandKind
+	Topic     Topic
+	Partition int32 // ElectPreferred, ElectUnclean
+	Broker    int32 // ElectUnclean: whom; -1: the first live replica
+	Level     int32 // RaiseLevel
 }
 
 // CommandAnswer ends a Command.
@@ -264,5 +295,5 @@ type CommandAnswer struct {
 	Request uint64
 	Code    Code
 	Detail  string
-	Topic   *Topic // TopicExists: the topic that exists
+	Topic   *Topic // TopicExists: the topic that exists. AlterTopic, AddPartitions: the topic as it is now
 }

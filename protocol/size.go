@@ -1,13 +1,14 @@
 package protocol
 
-// Sizes are estimates of the wire form, a little above it: they serve limits
-// and credit, for which only proportion matters.
+// Sizes are estimates of the binary form, a little above it and never below: they
+// serve limits and credit, for which only proportion matters.
 const (
 	messageSize = 96
-	itemSize    = 72 // any item without its variable part
+	itemSize    = 72 // any item without its variable part, and the head of its section
 	// BatchOverhead is what a batch takes besides its bytes.
 	BatchOverhead = 4
 	replicaField  = 4
+	uuidSize      = 16
 )
 
 func batchesSize(b [][]byte) int {
@@ -56,7 +57,11 @@ func (t *Topic) Size() int { return t.size() }
 // Size is about how many bytes the state takes within an Update.
 func (u *PartitionUpdate) Size() int { return u.size() }
 
-func (u Update) size() int { return itemSize + total(u.Topics) + total(u.States) }
+func (r Removal) size() int { return itemSize }
+
+func (u Update) size() int {
+	return itemSize + total(u.Topics) + total(u.States) + uuidSize*len(u.Deleted)
+}
 
 type sized interface{ size() int }
 
@@ -68,21 +73,21 @@ func total[T sized](items []T) int {
 	return n
 }
 
-// Size is about how many bytes the payload takes on the wire.
+// Size is about how many bytes the payload takes on the wire, and not fewer.
 func (p *Payload) Size() int {
 	return total(p.Fetches) + total(p.FetchAnswers) + total(p.Reports) + total(p.Watermarks) +
 		total(p.Appends) + total(p.AppendAnswers) + total(p.Reads) + total(p.ReadAnswers) +
 		total(p.Proposals) + total(p.Verdicts) + total(p.Updates) + total(p.UpdateAcks) +
-		total(p.OrderReplies) + total(p.Commands) + total(p.CommandAnswers)
+		total(p.OrderReplies) + total(p.Removals) + total(p.Commands) + total(p.CommandAnswers)
 }
 
-// Size is about how many bytes the message takes on the wire.
-func (m *Message) Size() int { return messageSize + m.Payload.Size() }
+// Size is about how many bytes the message takes on the wire, and not fewer.
+func (m *Message) Size() int { return messageSize + len(m.Fragment) + m.Payload.Size() }
 
 // Empty reports whether the payload holds nothing.
 func (p *Payload) Empty() bool {
 	return len(p.Fetches) == 0 && len(p.FetchAnswers) == 0 && len(p.Reports) == 0 && len(p.Watermarks) == 0 &&
 		len(p.Appends) == 0 && len(p.AppendAnswers) == 0 && len(p.Reads) == 0 && len(p.ReadAnswers) == 0 &&
 		len(p.Proposals) == 0 && len(p.Verdicts) == 0 && len(p.Updates) == 0 && len(p.UpdateAcks) == 0 &&
-		len(p.OrderReplies) == 0 && len(p.Commands) == 0 && len(p.CommandAnswers) == 0
+		len(p.OrderReplies) == 0 && len(p.Removals) == 0 && len(p.Commands) == 0 && len(p.CommandAnswers) == 0
 }

@@ -1,13 +1,14 @@
 package protocol
 
+import "slices"
+
 // Fits reports whether the payload's message stays within max bytes, so that
 // Split would return it as it is.
 func (p *Payload) Fits(max int) bool { return p.Size() <= max-messageSize }
 
 // Split cuts a payload into payloads whose messages stay within max bytes.
-// Items are never cut: one that is larger than max travels alone, and whoever
-// makes items keeps them below it. Control items come first, so that bulk never
-// delays them.
+// Items are never cut: one that is larger than max is alone in its payload, which
+// travels in Fragments. Control items come first, so that bulk never delays them.
 func (p Payload) Split(max int) []Payload {
 	max -= messageSize
 	if p.Size() <= max {
@@ -18,6 +19,7 @@ func (p Payload) Split(max int) []Payload {
 	spread(&s, p.Updates, func(q *Payload) *[]Update { return &q.Updates })
 	spread(&s, p.UpdateAcks, func(q *Payload) *[]UpdateAck { return &q.UpdateAcks })
 	spread(&s, p.OrderReplies, func(q *Payload) *[]OrderReply { return &q.OrderReplies })
+	spread(&s, p.Removals, func(q *Payload) *[]Removal { return &q.Removals })
 	spread(&s, p.Proposals, func(q *Payload) *[]Proposal { return &q.Proposals })
 	spread(&s, p.Commands, func(q *Payload) *[]Command { return &q.Commands })
 	spread(&s, p.CommandAnswers, func(q *Payload) *[]CommandAnswer { return &q.CommandAnswers })
@@ -30,6 +32,17 @@ func (p Payload) Split(max int) []Payload {
 	spread(&s, p.FetchAnswers, func(q *Payload) *[]FetchAnswer { return &q.FetchAnswers })
 	spread(&s, p.ReadAnswers, func(q *Payload) *[]ReadAnswer { return &q.ReadAnswers })
 	return s.done()
+}
+
+// Fragments returns the binary form of the payload in parts of which a message of
+// max bytes carries one each. Put together, in order, they are for ParsePayload.
+// The error is AppendBinary's.
+func (p *Payload) Fragments(max int) ([][]byte, error) {
+	b, err := p.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	return slices.Collect(slices.Chunk(b, max-messageSize)), nil
 }
 
 type splitter struct {
@@ -73,6 +86,7 @@ func (p *Payload) Merge(q Payload) {
 	p.Updates = append(p.Updates, q.Updates...)
 	p.UpdateAcks = append(p.UpdateAcks, q.UpdateAcks...)
 	p.OrderReplies = append(p.OrderReplies, q.OrderReplies...)
+	p.Removals = append(p.Removals, q.Removals...)
 	p.Commands = append(p.Commands, q.Commands...)
 	p.CommandAnswers = append(p.CommandAnswers, q.CommandAnswers...)
 }

@@ -22,6 +22,10 @@ type PartitionState struct {
 	ELR               []int32 `json:"elr,omitempty"`
 	LastKnownELR      []int32 `json:"last_known_elr,omitempty"`
 	MinISR            int32   `json:"min_isr"` // in force, already capped by the number of replicas (D19)
+	// UncleanEpoch is the leader epoch of the last unclean election; 0: there was none.
+	// Only a leader of that epoch or a later one may have a follower cut what was
+	// committed before it (D12, EL-2).
+	UncleanEpoch int32 `json:"unclean_epoch,omitempty"`
 }
 
 // Clone returns a deep copy.
@@ -38,6 +42,9 @@ func (s PartitionState) Clone() PartitionState {
 // InISR reports whether the broker is an in-sync replica.
 func (s *PartitionState) InISR(broker int32) bool { return slices.Contains(s.ISR, broker) }
 
+// Eligible reports whether the broker is one of ELR.
+func (s *PartitionState) Eligible(broker int32) bool { return slices.Contains(s.ELR, broker) }
+
 // Assigned reports whether the broker is one of AR.
 func (s *PartitionState) Assigned(broker int32) bool { return slices.Contains(s.Replicas, broker) }
 
@@ -52,16 +59,27 @@ func (s *PartitionState) OSR() []int32 {
 	return osr
 }
 
-// TopicConfig is how a topic was created.
+// TopicConfig is how a topic was created, and altered since.
 type TopicConfig struct {
 	Partitions        int32 `json:"partitions"`
 	ReplicationFactor int32 `json:"replication_factor"`
 	MinISR            int32 `json:"min_isr"` // as asked for; PartitionState has the one in force
+	// UncleanElection lets any live replica lead when no in-sync one is left. What
+	// only the others have is lost then, acknowledged or not.
+	UncleanElection bool `json:"unclean_election,omitempty"`
+	// Background acknowledges records that the operating system has not been made to
+	// write yet (D25). It is set at the creation of the topic, for good.
+	Background bool `json:"background,omitempty"`
+	// MaxRecordBytes and MaxUncommittedBytes lower the brokers' limits of the same
+	// names for this topic. 0: the brokers' own.
+	MaxRecordBytes      int32 `json:"max_record_bytes,omitempty"`
+	MaxUncommittedBytes int64 `json:"max_uncommitted_bytes,omitempty"`
 }
 
 // Topic is a named set of partitions, numbered from 0.
 type Topic struct {
-	ID     UUID        `json:"topic_id"`
-	Name   string      `json:"name"`
-	Config TopicConfig `json:"config"`
+	ID      UUID        `json:"topic_id"`
+	Name    string      `json:"name"`
+	Config  TopicConfig `json:"config"`
+	Version int32       `json:"version,omitempty"` // rises with every change of Config
 }

@@ -113,17 +113,20 @@ func (m *Message) checkHeader(c *checker) {
 	case Hello, Welcome:
 		c.that(m.Attempt > 0, "Attempt", "zero")
 		c.that(m.MinVersion > 0, "MinVersion", "zero")
-		c.that(m.Kind == Hello || m.MinVersion == m.MaxVersion, "MaxVersion", "Welcome chooses one version")
 	case Data:
 		c.that(m.Seq > 0, "Seq", "zero")
 	}
+	c.that(m.Kind == Hello || m.Kind == Reset || m.MinVersion == m.MaxVersion, "MaxVersion", "a session has one version")
 	c.that(m.Kind == Data || m.Payload.Empty(), "Payload", "only Data carries one")
+	c.that(m.Kind == Data || len(m.Fragment) == 0, "Fragment", "only Data carries one")
+	c.that(len(m.Fragment) == 0 || m.Payload.Empty(), "Payload", "beside a fragment")
+	c.that(len(m.Fragment) > 0 || !m.More, "More", "without a fragment")
 }
 
 func (p *Payload) items() int {
 	return len(p.Fetches) + len(p.FetchAnswers) + len(p.Reports) + len(p.Watermarks) + len(p.Appends) +
 		len(p.AppendAnswers) + len(p.Reads) + len(p.ReadAnswers) + len(p.Proposals) + len(p.Verdicts) +
-		len(p.Updates) + len(p.UpdateAcks) + len(p.OrderReplies) + len(p.Commands) + len(p.CommandAnswers)
+		len(p.Updates) + len(p.UpdateAcks) + len(p.OrderReplies) + len(p.Removals) + len(p.Commands) + len(p.CommandAnswers)
 }
 
 func (p *Payload) check(c *checker) {
@@ -141,6 +144,7 @@ func (p *Payload) check(c *checker) {
 	each(c, "Updates", p.Updates, (*Update).check)
 	each(c, "UpdateAcks", p.UpdateAcks, (*UpdateAck).check)
 	each(c, "OrderReplies", p.OrderReplies, (*OrderReply).check)
+	each(c, "Removals", p.Removals, (*Removal).check)
 	each(c, "Commands", p.Commands, (*Command).check)
 	each(c, "CommandAnswers", p.CommandAnswers, (*CommandAnswer).check)
 }
@@ -192,7 +196,7 @@ func (a *Append) check(c *checker) {
 	c.partition(a.ID)
 	c.epoch(a.LeaderEpoch, "LeaderEpoch")
 	c.that(a.Acks >= AcksAll && a.Acks <= AcksNone, "Acks", "unknown level")
-	c.batch(a.Batch, "Batch")
+	c.batch(a.Batch, "Batch", record.Check)
 }
 
 func (a *AppendAnswer) check(c *checker) {
@@ -207,7 +211,7 @@ func (a *AppendAnswer) check(c *checker) {
 
 func (r *Read) check(c *checker) {
 	c.partition(r.ID)
-	c.that(r.Kind <= ReadEnds, "Kind", "unknown kind")
+	c.that(r.Kind <= ReadWritable, "Kind", "unknown kind")
 	c.offset(r.From, "From")
 	c.that(r.MaxBytes >= 0, "MaxBytes", "negative")
 	c.that(r.MaxWaitMs >= 0, "MaxWaitMs", "negative")
@@ -225,12 +229,12 @@ func (a *ReadAnswer) check(c *checker) {
 	within(c, "State", a.State, (*PartitionState).check)
 }
 
-// batch requires exactly one sound batch.
-func (c *checker) batch(b []byte, field string) record.Info {
+// batch requires exactly one batch, and that prove has nothing against it.
+func (c *checker) batch(b []byte, field string, prove func([]byte) (record.Info, error)) record.Info {
 	if c.err != nil {
 		return record.Info{}
 	}
-	info, err := record.Check(b)
+	info, err := prove(b)
 	if err != nil {
 		c.err = &InvalidError{Field: field, Why: err.Error(), Err: err}
 		return record.Info{}
@@ -247,7 +251,7 @@ func (c *checker) batches(all [][]byte, leaderEpoch int32) (first, last record.I
 		if c.err != nil {
 			return
 		}
-		info := c.batch(b, "Batches")
+		info := c.batch(b, "Batches", record.Verify) // checked when it entered the log
 		c.that(info.Epoch >= 0, "Batches", "without a leader epoch")
 		c.that(info.Epoch <= leaderEpoch, "Batches", "leader epoch above the answer's")
 		if i == 0 {
@@ -295,6 +299,10 @@ func (u *Update) check(c *checker) {
 	c.that(len(u.Topics) <= MaxMessageItems && len(u.States) <= MaxMessageItems, "States", "too many items")
 	each(c, "Topics", u.Topics, (*Topic).check)
 	each(c, "States", u.States, (*PartitionUpdate).check)
+	c.that(len(u.Deleted) <= MaxMessageItems, "Deleted", "too many items")
+	for _, id := range u.Deleted {
+		c.that(!id.IsZero(), "Deleted", "zero")
+	}
 }
 
 func (u *PartitionUpdate) check(c *checker) {
@@ -314,9 +322,14 @@ func (r *OrderReply) check(c *checker) {
 	c.code(r.Code)
 }
 
+func (r *Removal) check(c *checker) { c.that(!r.Topic.IsZero(), "Topic", "zero") }
+
 func (q *Command) check(c *checker) {
-	c.that(q.Kind == CreateTopic, "Kind", "unknown kind")
-	c.that(!q.Topic.ID.IsZero(), "Topic.ID", "zero")
+	c.that(q.Kind >= CreateTopic && q.Kind <= RaiseLevel, "Kind", "unknown kind")
+	c.that(q.Kind == RaiseLevel || !q.Topic.ID.IsZero(), "Topic.ID", "zero")
+	c.that(q.Partition >= 0, "Partition", "negative")
+	c.that(q.Broker >= -1, "Broker", "below -1")
+	c.that(q.Level >= 0, "Level", "negative")
 	c.that(len(q.Topic.Name) <= MaxDetail, "Topic.Name", "too long")
 }
 
@@ -333,6 +346,9 @@ func (t *Topic) check(c *checker) {
 	c.that(t.Config.Partitions >= 1 && t.Config.Partitions <= MaxPartitions, "Config.Partitions", "out of range")
 	c.that(t.Config.ReplicationFactor >= 1 && t.Config.ReplicationFactor <= MaxReplicas, "Config.ReplicationFactor", "out of range")
 	c.that(t.Config.MinISR >= 1, "Config.MinISR", "below 1")
+	c.that(t.Config.MaxRecordBytes >= 0, "Config.MaxRecordBytes", "negative")
+	c.that(t.Config.MaxUncommittedBytes >= 0, "Config.MaxUncommittedBytes", "negative")
+	c.that(t.Version >= 0, "Version", "negative")
 }
 
 // StateVersion is the PartitionState.Version that this code writes and reads.
@@ -357,6 +373,7 @@ func (s *PartitionState) check(c *checker) {
 	c.epoch(s.PartitionEpoch, "PartitionEpoch")
 	c.that(s.LeaderBrokerEpoch >= -1, "LeaderBrokerEpoch", "below -1")
 	c.that(s.Leader == NoLeader || s.LeaderBrokerEpoch > 0, "LeaderBrokerEpoch", "a leader without one")
+	c.that(s.UncleanEpoch >= 0 && s.UncleanEpoch <= max(s.LeaderEpoch, 0), "UncleanEpoch", "out of range")
 	c.that(len(s.Replicas) > 0, "Replicas", "none")
 	c.brokers(s.Replicas, nil, "Replicas")
 	c.brokers(s.ISR, s.Replicas, "ISR")

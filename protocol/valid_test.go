@@ -163,7 +163,7 @@ func TestValidRefusesItems(t *testing.T) {
 		{"AppendAnswers[0].Outcome", func(m *Message) { m.AppendAnswers[0].Outcome = 3 }},
 		{"AppendAnswers[0].Base", func(m *Message) { m.AppendAnswers[0].Base = 8 }},
 		{"AppendAnswers[0].Last", func(m *Message) { m.AppendAnswers[0].Last = -2 }},
-		{"Reads[0].Kind", func(m *Message) { m.Reads[0].Kind = 2 }},
+		{"Reads[0].Kind", func(m *Message) { m.Reads[0].Kind = ReadWritable + 1 }},
 		{"Reads[0].From", func(m *Message) { m.Reads[0].From = -1 }},
 		{"Reads[0].MaxWaitMs", func(m *Message) { m.Reads[0].MaxWaitMs = -1 }},
 		{"ReadAnswers[0].Batches", func(m *Message) { m.ReadAnswers[0].HW = 107 }},
