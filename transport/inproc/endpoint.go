@@ -30,12 +30,28 @@ type endpoint struct {
 
 	// What was accepted and not yet handed over, in waiting or taken by deliver.
 	// Raised under mu, lowered by deliver without it.
-	messages, bytes atomic.Int64
+	queued load
+	// What is on its way to this broker id, delayed or held, whether it reaches
+	// this endpoint or the next.
+	ahead *load
 }
 
 type item struct {
 	m    *protocol.Message
 	size int
+}
+
+// load is how much waits somewhere.
+type load struct{ messages, bytes atomic.Int64 }
+
+func (l *load) add(size int) {
+	l.messages.Add(1)
+	l.bytes.Add(int64(size))
+}
+
+func (l *load) remove(size int) {
+	l.messages.Add(-1)
+	l.bytes.Add(-int64(size))
 }
 
 func (e *endpoint) MaxMessageBytes() int { return e.net.opts.MaxMessageBytes }
@@ -81,23 +97,49 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// queue adds m for delivery. A full queue refuses it; a closing endpoint loses it.
-func (e *endpoint) queue(m *protocol.Message, size int) error {
+// queue adds it for delivery. A full queue refuses it; a closing endpoint loses it.
+func (e *endpoint) queue(it item) error {
 	e.mu.Lock()
 	if e.phase.Load() != phaseOpen {
 		e.mu.Unlock()
 		e.net.dropped.Add(1)
 		return nil
 	}
-	waiting := e.messages.Load()
-	if waiting >= int64(e.net.opts.QueueMessages) ||
-		waiting > 0 && e.bytes.Load()+int64(size) > int64(e.net.opts.QueueBytes) {
+	if !e.net.room(it.size, &e.queued, e.ahead) {
 		e.mu.Unlock()
 		return transport.ErrBusy
 	}
-	e.messages.Add(1)
-	e.bytes.Add(int64(size))
-	e.waiting = append(e.waiting, item{m, size})
+	e.add(it)
+	return nil
+}
+
+// expect counts it as being on its way, if there is room.
+func (e *endpoint) expect(it item) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ok := e.net.room(it.size, &e.queued, e.ahead)
+	if ok {
+		e.ahead.add(it.size)
+	}
+	return ok
+}
+
+// arrive adds what was on its way, and had its room.
+func (e *endpoint) arrive(it item) {
+	e.mu.Lock()
+	e.ahead.remove(it.size)
+	if e.phase.Load() != phaseOpen {
+		e.mu.Unlock()
+		e.net.dropped.Add(1)
+		return
+	}
+	e.add(it)
+}
+
+// add puts it into the queue, and unlocks.
+func (e *endpoint) add(it item) {
+	e.queued.add(it.size)
+	e.waiting = append(e.waiting, it)
 	first := len(e.waiting) == 1
 	e.mu.Unlock()
 	if first {
@@ -106,7 +148,14 @@ func (e *endpoint) queue(m *protocol.Message, size int) error {
 		default: // a token is there already
 		}
 	}
-	return nil
+}
+
+// room reports whether a message of that size may wait beside what does.
+func (n *Network) room(size int, queued, ahead *load) bool {
+	messages := queued.messages.Load() + ahead.messages.Load()
+	bytes := queued.bytes.Load() + ahead.bytes.Load()
+	return messages == 0 ||
+		messages < int64(n.opts.QueueMessages) && bytes+int64(size) <= int64(n.opts.QueueBytes)
 }
 
 // deliver is the endpoint's goroutine: started by Start, ended by Close.
@@ -129,8 +178,7 @@ func (e *endpoint) deliver(h transport.Handler) {
 			}
 			it := batch[i]
 			batch[i] = item{}
-			e.messages.Add(-1)
-			e.bytes.Add(-int64(it.size))
+			e.queued.remove(it.size)
 			e.net.delivered.Add(1)
 			h(it.m)
 		}

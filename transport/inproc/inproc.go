@@ -3,13 +3,15 @@
 // has one goroutine that hands them to its Handler.
 //
 // Without faults a Network keeps the order of each pair of brokers and loses
-// only what is sent to a broker that is not there. The faults of a Network
-// (Cut, Isolate, SetDrop) make it lose more, for tests.
+// only what is sent to a broker that is not there. Its faults are for tests, of
+// hosts too: Cut and Isolate lose everything, Hold keeps messages until Release,
+// and SetFaults loses, doubles, delays, reorders and misdelivers a share of them.
 package inproc
 
 import (
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -38,21 +40,34 @@ var (
 type Options struct {
 	// MaxMessageBytes is the largest Message.Size that Send takes; default 16 MiB.
 	MaxMessageBytes int
-	// QueueMessages bounds the messages that wait for one receiver; default 8192.
+	// QueueMessages bounds the messages that wait for one receiver, with those
+	// that are delayed or held on their way to it; default 8192.
 	QueueMessages int
-	// QueueBytes bounds the sum of Message.Size that waits for one receiver;
-	// default 64 MiB. A message of its own larger than that is taken while
-	// nothing else waits.
+	// QueueBytes bounds the sum of Message.Size that waits for one receiver,
+	// delayed or held as above; default 64 MiB. A message of its own larger than
+	// that is taken while nothing else waits.
 	QueueBytes int
+	// Seed is where the chances of Faults come from. The n-th message of a
+	// direction meets the same fate in every Network with the same seed and the
+	// same faults. Any value will do.
+	Seed uint64
 }
 
-// Stats counts messages since New. Once a Network is idle, Sent is the sum of
-// Delivered and Dropped.
+// Stats counts messages since New. Once a Network is idle and holds nothing,
+// Sent and Doubled together are Delivered and Dropped together.
 type Stats struct {
 	Sent      int64 // taken by Send, with a nil error
 	Delivered int64 // handed to a Handler
 	Dropped   int64 // lost to a fault, to an absent receiver, or to its Close
 	Refused   int64 // not taken: the receiver's queue was full (transport.ErrBusy)
+
+	Cut          int64 // of Dropped: by Cut, CutOneWay or Isolate
+	Lost         int64 // of Dropped: by SetDrop or Faults.Drop
+	Doubled      int64 // second copies made by Faults.Double
+	Delayed      int64 // late by Faults.Delay or Faults.Jitter, copies too
+	Reordered    int64 // overtaken because of Faults.Reorder
+	Misdelivered int64 // sent on to another broker by Faults.Misdeliver
+	Held         int64 // kept back by Hold
 }
 
 // Network joins the endpoints of any number of brokers. All methods may be
@@ -62,16 +77,20 @@ type Network struct {
 
 	mu    sync.Mutex // serializes writers of state
 	state atomic.Pointer[state]
+	wire  wire
 
-	sent, delivered, dropped, refused atomic.Int64
+	sent, delivered, dropped, refused, cut, lost atomic.Int64
 }
 
 // state is immutable once published: Send reads it without a lock.
 type state struct {
 	endpoints map[int32]*endpoint
+	faulty    bool // one of the rest is not empty
 	cuts      map[path]bool
 	isolated  map[int32]bool
 	filters   map[path]func(*protocol.Message) bool
+	faults    map[path][]Faults
+	held      map[path]bool
 }
 
 type path struct{ from, to int32 }
@@ -89,6 +108,8 @@ func New(opts Options) *Network {
 	}
 	n := &Network{opts: opts}
 	n.state.Store(&state{})
+	n.wire = wire{net: n, waiting: make(map[int32]*load), chances: make(map[path]*rand.Rand),
+		held: make(map[path][]*flight), behind: make(map[path]*flight)}
 	return n
 }
 
@@ -98,23 +119,22 @@ func New(opts Options) *Network {
 // fails with ErrInUse until the Close of the one before has returned.
 func (n *Network) Transport(brokerID int32) transport.Transport {
 	return &endpoint{
-		net:  n,
-		id:   brokerID,
-		wake: make(chan struct{}, 1),
-		stop: make(chan struct{}),
-		done: make(chan struct{}),
+		net:   n,
+		id:    brokerID,
+		ahead: n.wire.load(brokerID),
+		wake:  make(chan struct{}, 1),
+		stop:  make(chan struct{}),
+		done:  make(chan struct{}),
 	}
 }
 
 // Stats returns the counts so far. They are read one after the other, so that
 // they may disagree by the messages that are on their way.
 func (n *Network) Stats() Stats {
-	return Stats{
-		Sent:      n.sent.Load(),
-		Delivered: n.delivered.Load(),
-		Dropped:   n.dropped.Load(),
-		Refused:   n.refused.Load(),
-	}
+	s := n.wire.stats()
+	s.Sent, s.Delivered, s.Dropped, s.Refused = n.sent.Load(), n.delivered.Load(), n.dropped.Load(), n.refused.Load()
+	s.Cut, s.Lost = n.cut.Load(), n.lost.Load()
+	return s
 }
 
 // change publishes a changed copy of the state. Changes are rare, reads are
@@ -128,8 +148,11 @@ func (n *Network) change(edit func(*state)) {
 		cuts:      copyOf(old.cuts),
 		isolated:  copyOf(old.isolated),
 		filters:   copyOf(old.filters),
+		faults:    copyOf(old.faults),
+		held:      copyOf(old.held),
 	}
 	edit(next)
+	next.faulty = len(next.cuts)+len(next.isolated)+len(next.filters)+len(next.faults)+len(next.held) > 0
 	n.state.Store(next)
 }
 
@@ -152,8 +175,10 @@ func (n *Network) join(e *endpoint) error {
 	return err
 }
 
+// leave takes e out. With the last endpoint goes whatever is still on its way.
 func (n *Network) leave(e *endpoint) {
 	n.change(func(s *state) { delete(s.endpoints, e.id) })
+	n.wire.settle()
 }
 
 // send routes m from one broker to another. It runs on the sender's goroutine
@@ -165,12 +190,15 @@ func (n *Network) send(from, to int32, m *protocol.Message) error {
 	}
 	s := n.state.Load()
 	e := s.endpoints[to]
-	if e == nil || s.loses(path{from, to}, m) {
-		n.sent.Add(1)
+	var err error
+	switch {
+	case s.faulty:
+		err = n.sendFaulty(s, path{from, to}, item{m, size})
+	case e == nil:
 		n.dropped.Add(1)
-		return nil
+	default:
+		err = e.queue(item{m, size})
 	}
-	err := e.queue(m, size)
 	if err != nil {
 		n.refused.Add(1)
 		return err
