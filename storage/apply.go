@@ -22,9 +22,10 @@ func (s State) Clone() State {
 // only it can know: that Truncate cuts at a batch boundary.
 //
 // exists tells whether the log exists; s is ignored when it does not. Append and
-// Meta create a log (at offset 0), Truncate, Trim and Reset do not (ErrUnknownLog),
-// and to Delete a log that does not exist changes nothing. After Delete the
-// result is NewState().
+// Meta create a log (at offset 0), and so does Reset; Truncate and Trim do not
+// (ErrUnknownLog), and to Delete a log that does not exist changes nothing. After
+// Delete the result is NewState(). A log whose state says Damaged takes only Delete
+// and Reset, after which it is not (ErrDamaged).
 //
 // Bytes rises with Append and becomes 0 when the log becomes empty; what Truncate
 // and Trim free is for the caller to subtract. The result shares op.Epochs, not
@@ -34,11 +35,14 @@ func Apply(s State, exists bool, op Op) (State, error) {
 		switch op.Kind {
 		case Delete:
 			return NewState(), nil
-		case Append, Meta:
+		case Append, Meta, Reset:
 			s = NewState()
 		default:
 			return s, fmt.Errorf("%w: %s", ErrUnknownLog, op.Log)
 		}
+	}
+	if s.Damaged != nil && op.Kind != Reset && op.Kind != Delete {
+		return s, fmt.Errorf("%w: %s takes only Reset and Delete", ErrDamaged, op.Log)
 	}
 	next := s
 	why := ""
@@ -62,7 +66,7 @@ func Apply(s State, exists bool, op Op) (State, error) {
 		if op.Offset < 0 {
 			why = "negative offset"
 		}
-		next.Start, next.End = op.Offset, op.Offset
+		next.Start, next.End, next.Damaged = op.Offset, op.Offset, nil
 	case Meta:
 	case Delete:
 		return NewState(), nil

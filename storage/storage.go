@@ -43,8 +43,11 @@ type State struct {
 	Epochs []EpochEntry // leader-epoch history, both columns strictly rising
 	Led    int32        // highest epoch that this replica led; -1: none. Survives Truncate and Reset
 	Bytes  int64        // approximate size of the batches held
-	// Damaged says why the log cannot be trusted, if an open found that: what the
-	// other fields say may not be there. Ops and reads of such a log are refused.
+	// Damaged says why the log cannot be trusted, if an open found that: an error
+	// that wraps ErrDamaged. The other fields are what could be read, and what they
+	// say may not be there; Led is -1 when it could not be read, so that here -1
+	// means unknown. Reads of such a log give the error, and of all ops it takes only
+	// Delete, and Reset unless it has refused another op before; either ends the damage.
 	Damaged error
 }
 
@@ -55,9 +58,9 @@ const (
 	Append   Kind = iota + 1 // adds Batches at Offset, which is the log's end; creates the log when it does not exist
 	Truncate                 // removes everything at or above Offset, which is a batch boundary
 	Trim                     // raises the log start to Offset and frees whole batches below it
-	Reset                    // removes everything; start and end become Offset
+	Reset                    // removes all records; start and end become Offset; creates the log when it does not exist
 	Meta                     // changes only what Epochs, Led and HW carry; creates the log when it does not exist
-	Delete                   // removes the log and all that is known of it
+	Delete                   // removes the log and all that is known of it, Led too; never refused, see Result
 )
 
 // Op is one change to one log. Epochs, Led and HW apply to every kind but
@@ -87,8 +90,14 @@ type Result struct {
 	// and the store is poisoned.
 	Err error
 	// Refused has the logs whose ops were not applied because they do not fit the
-	// log (an append that is not at its end, an unknown log): nil when none. A log
-	// that was refused once refuses all later ops of the same open.
+	// log (an append that is not at its end, an unknown log, a damaged one): nil when
+	// none. Of one log a group's ops are applied all or not at all. A log that was
+	// refused once refuses all later ops of the same open, up to a Delete.
+	//
+	// Delete begins anew: it is taken also by a log that is damaged or was refused,
+	// ends both, and what the same group has for the log before it counts for nothing
+	// and is not checked. So one group of Delete and then Reset or Meta, with what of
+	// the old log must stay (Led), replaces a damaged log as one atomic step.
 	Refused map[LogID]error
 }
 
@@ -98,6 +107,16 @@ type Node struct {
 	Directory   protocol.UUID // made when the store was created; never changes
 	BrokerID    int32         // -1: not yet set
 	BrokerEpoch int64         // highest broker epoch that was registered with this directory
+	// Unclean: the store was not closed cleanly before this open, so that a suffix of
+	// the groups that were written without sync may be missing, and the cluster has
+	// not been told yet. Only the store sets it; it does not change while the store is
+	// open, and SetNode ignores it. It is false only for a store that is new, and
+	// after a Close that made every group durable, in a life without an error, that
+	// began clean or in which a SetNode raised BrokerEpoch: the broker registered, and
+	// said then how it had come up. An open counts as unclean for the next one from
+	// its beginning on, whether or not anything is written: a crash while it starts is
+	// a crash.
+	Unclean bool
 }
 
 // Read is one consistent view of a part of a log.
@@ -120,17 +139,23 @@ type Health struct {
 type Store interface {
 	// Node returns the broker's identity as of the last completed SetNode.
 	Node() Node
-	// SetNode replaces it and returns when it is durable. Directory cannot change.
+	// SetNode replaces it, but for Unclean, and returns when it is durable, with all
+	// groups written before. Directory cannot change.
 	SetNode(n Node) error
 	// Logs lists every log and its state. What it shows just after an open is durable.
 	Logs() (map[LogID]State, error)
 	// Write queues one atomic group of ops and returns without waiting for I/O.
 	// Groups take effect in the order of the calls. done is called once, from
-	// another goroutine, in the same order, never from inside Write; it does not
-	// block. It is called also when the store fails or closes. The ops and all
-	// that they refer to must not change until then. synced asks for durability
-	// before done; without it done may come once the group is applied, and a
-	// power cut may lose a suffix of such groups.
+	// another goroutine, in the same order for all groups, never from inside Write; it
+	// does not block. It is called also when the store fails or closes. The ops and
+	// all that they refer to must not change until then.
+	//
+	// With synced, done comes when the group is durable, and so are all groups before
+	// it, the unsynced ones included. Without, done comes once the group is applied:
+	// the store begins to make it durable at once and does not wait for that. A crash
+	// loses a suffix of the sequence of groups, each of them wholly, and none that was
+	// synced or is before one that was. If an unsynced group turns out not to become
+	// durable after its done, the store is poisoned: Health and later groups say so.
 	Write(ops []Op, synced bool, done func(Result))
 	// Read returns batches from the one that contains offset from on: at least one
 	// batch, then more while the sum stays within maxBytes. At the log's end it returns no
@@ -140,8 +165,12 @@ type Store interface {
 	Read(log LogID, from int64, maxBytes int) (Read, error)
 	// Health is cheap enough to be called often.
 	Health() Health
-	// Close waits for queued groups up to a bound, frees everything and ends in
-	// bounded time even when the disk hangs. It is idempotent.
+	// Close takes no more groups, makes those that were written durable, synced or
+	// not, frees everything and lets go of the place. It ends in bounded time even when
+	// the disk hangs; what is left of the store then can never touch what a later open
+	// does. Groups that it could not wait for are done with ErrClosed. An error
+	// means that not everything may be durable; the next open is unclean then, unless
+	// everything was. It is idempotent.
 	Close() error
 }
 

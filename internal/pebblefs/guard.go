@@ -20,7 +20,7 @@ const (
 	opening phase = iota // before Pebble has it: errors are returned
 	live                 // an error fails the open and is hidden from Pebble
 	failed               // writes are swallowed; reads still work
-	fenced               // writes are swallowed, reads fail, the lock is released
+	fenced               // writes are swallowed, reads fail, handles and lock go
 )
 
 // ErrFenced is what reads get, and what Err says, after Fence.
@@ -50,7 +50,8 @@ type Guard struct {
 	files   map[*file]bool // open handles
 	lock    io.Closer      // directory lock
 	wal     WALPosition    // of the WAL that was synced last
-	idle    chan struct{}  // closed when fenced and writing is 0
+	idle    chan struct{}  // closed when fenced, writing is 0, and handles and lock are released
+	leaving bool           // they are being released
 	hurry   chan struct{}  // closed when nobody should be slowed down any more
 }
 
@@ -169,8 +170,9 @@ func (g *Guard) Hurry() {
 	}
 }
 
-// Fence ends this open: no write begins any more, handles are closed, and once
-// the writes that have begun are over the lock is released and the channel closed.
+// Fence ends this open: no write begins any more, and once the writes that have
+// begun are over, the handles and the lock are released and the channel is closed.
+// It does not wait for the disk.
 func (g *Guard) Fence() <-chan struct{} {
 	g.Hurry()
 	g.mu.Lock()
@@ -185,26 +187,31 @@ func (g *Guard) Fence() <-chan struct{} {
 	return g.idle
 }
 
-// releaseLocked frees the handles and the lock when the last write is over. Until
-// then a successor must not get the lock: the write could still reach its files.
+// Writing is the number of writes that are inside the file system now.
+func (g *Guard) Writing() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.writing
+}
+
+// releaseLocked frees the handles and the lock when the last write is over, from a
+// goroutine of its own: closing a file may hang as well, and g.mu must not.
 func (g *Guard) releaseLocked() {
-	if g.phase != fenced || g.writing > 0 {
+	if g.phase != fenced || g.writing > 0 || g.leaving {
 		return
 	}
-	select {
-	case <-g.idle:
-		return
-	default:
-	}
-	for f := range g.files {
-		f.shut() // may fail: nothing depends on it any more
-	}
-	clear(g.files)
-	if g.lock != nil {
-		g.lock.Close()
-		g.lock = nil
-	}
-	close(g.idle)
+	g.leaving = true
+	files, lock := g.files, g.lock
+	g.files, g.lock = map[*file]bool{}, nil
+	go func() {
+		for f := range files {
+			f.shut() // may fail: nothing depends on it any more
+		}
+		if lock != nil {
+			lock.Close()
+		}
+		close(g.idle)
+	}()
 }
 
 // patience is how much Pebble may do after a failure before it is slowed down.
@@ -243,13 +250,13 @@ func (g *Guard) Lock(name string) (io.Closer, error) {
 // Close releases the directory lock; Fence may have done so before.
 func (g *Guard) Close() error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lock == nil {
+	lock := g.lock
+	g.lock = nil
+	g.mu.Unlock()
+	if lock == nil {
 		return nil
 	}
-	err := g.lock.Close()
-	g.lock = nil
-	return err
+	return lock.Close()
 }
 
 func (g *Guard) Unwrap() vfs.FS { return g.FS }
@@ -259,12 +266,14 @@ func (g *Guard) wrap(name string, f vfs.File) vfs.File {
 	w := &file{inner: f, guard: g, name: filepath.Base(name)}
 	w.wal, w.isWAL = WALNumber(w.name)
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.phase == fenced && g.writing == 0 {
-		w.shut()
-		return w
+	late := g.leaving
+	if !late {
+		g.files[w] = true
 	}
-	g.files[w] = true
+	g.mu.Unlock()
+	if late {
+		w.shut()
+	}
 	return w
 }
 

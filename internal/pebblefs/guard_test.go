@@ -156,6 +156,49 @@ func TestErrorsBeforeLive(t *testing.T) {
 	require.ErrorIs(t, guard.Err(), errDisk)
 }
 
+// closing is a file whose Close hangs.
+type closing struct {
+	vfs.File
+	hung, until chan struct{}
+}
+
+func (f closing) Close() error {
+	close(f.hung)
+	<-f.until
+	return f.File.Close()
+}
+
+type closingFS struct {
+	vfs.FS
+	hung, until chan struct{}
+}
+
+func (c closingFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := c.FS.Create(name, category)
+	return closing{f, c.hung, c.until}, err
+}
+
+// Fence does not wait for the disk, also not when a handle cannot be closed.
+func TestFenceWhileCloseHangs(t *testing.T) {
+	fsys := closingFS{vfs.NewMem(), make(chan struct{}), make(chan struct{})}
+	guard := pebblefs.NewGuard(fsys)
+	guard.Live()
+	_, err := guard.Create("f", vfs.WriteCategoryUnspecified)
+	require.NoError(t, err)
+	idle := guard.Fence()
+	<-fsys.hung
+	require.Equal(t, idle, guard.Fence(), "and may be called again")
+	require.ErrorIs(t, guard.Err(), pebblefs.ErrFenced)
+	require.Zero(t, guard.Writing())
+	select {
+	case <-idle:
+		t.Fatal("the handle is not closed")
+	default:
+	}
+	close(fsys.until)
+	<-idle
+}
+
 // Fence frees the lock when the write that is under way has returned, not before.
 func TestFenceWaitsForWrite(t *testing.T) {
 	mem := vfs.NewMem()
@@ -176,6 +219,7 @@ func TestFenceWaitsForWrite(t *testing.T) {
 	wg.Go(func() { _, _ = f.Write([]byte("abc")) })
 	<-hung
 	idle := guard.Fence()
+	require.Equal(t, 1, guard.Writing())
 	select {
 	case <-idle:
 		t.Fatal("fenced under a write")

@@ -8,6 +8,7 @@ package memstore
 
 import (
 	"crypto/rand"
+	"fmt"
 	"sync"
 	"time"
 
@@ -47,6 +48,7 @@ type Disk struct {
 	open  *Store
 	fail  error
 	hung  bool
+	clean bool // the last store was closed, and everything is durable
 	check bool // bytes were corrupted: reads verify checksums
 }
 
@@ -55,6 +57,7 @@ func NewDisk(options ...Option) *Disk {
 	d := &Disk{
 		closeTimeout: 10 * time.Second,
 		node:         storage.Node{BrokerID: -1},
+		clean:        true,
 		logs:         map[storage.LogID]*image{},
 	}
 	for _, o := range options {
@@ -74,7 +77,7 @@ func (d *Disk) Open() (*Store, error) {
 		return nil, storage.ErrInUse
 	}
 	s := newStore(d)
-	d.open = s
+	d.open, d.clean = s, false
 	if !d.manual {
 		go s.run()
 	}
@@ -111,7 +114,8 @@ func (d *Disk) FailWrites(err error) {
 	d.wake()
 }
 
-// Hang makes the disk stop answering: groups stay pending until Unhang.
+// Hang makes the disk stop answering: groups stay pending until Unhang, though the
+// dones of unsynced ones come (Store.Complete).
 func (d *Disk) Hang() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,6 +144,25 @@ func (d *Disk) Corrupt(log storage.LogID, offset int64) bool {
 	return found
 }
 
+// Damage makes the next Open find the log damaged (storage.State), and reports
+// whether the disk has it. led says whether its Led cannot be read either. What the
+// open store writes to the log later repairs it.
+func (d *Disk) Damage(log storage.LogID, led bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.logs[log]
+	if l == nil {
+		return false
+	}
+	damaged := *l
+	damaged.state.Damaged = fmt.Errorf("%w: %s", storage.ErrDamaged, log)
+	if led {
+		damaged.state.Led = -1
+	}
+	d.logs[log] = &damaged
+	return true
+}
+
 // persist makes one group durable. d.mu is held.
 func (d *Disk) persist(g *group) {
 	for id, img := range g.after {
@@ -150,7 +173,7 @@ func (d *Disk) persist(g *group) {
 		}
 	}
 	if g.node != nil {
-		d.node = *g.node
+		d.node = *g.node // Open says what Unclean is
 	}
 }
 

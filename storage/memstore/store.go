@@ -18,12 +18,15 @@ type Store struct {
 	logs    map[storage.LogID]*image
 	refused map[storage.LogID]error
 	node    storage.Node
+	told    bool     // the broker registered since the store was opened
 	queue   []*group // written, not durable: in order
 	late    []*group // not taken: only done is owed
 	err     error    // poisoned
 	closing bool
 	dead    bool // closed or crashed
-	crashed bool
+	// closeErr is not guarded: finish sets it before anybody can know that it is over.
+	closeErr error
+	crashed  bool
 	// draining says that late groups have a goroutine of their own, run being gone.
 	draining bool
 
@@ -44,11 +47,13 @@ type group struct {
 
 // newStore is called with d.mu held.
 func newStore(d *Disk) *Store {
+	node := d.node
+	node.Unclean = !d.clean
 	return &Store{
 		disk:    d,
 		logs:    clip(d.logs),
 		refused: map[storage.LogID]error{},
-		node:    d.node,
+		node:    node,
 		kick:    make(chan struct{}, 1),
 		over:    make(chan struct{}),
 		gone:    make(chan struct{}),
@@ -88,10 +93,13 @@ func (s *Store) SetNode(n storage.Node) error {
 		if s.poisoned() {
 			return s.err
 		}
-		s.node, s.disk.node = n, n
+		n.Unclean = s.node.Unclean
+		s.take(n)
+		s.disk.node = n
 		return nil
 	}
 	answer := make(chan error, 1)
+	n.Unclean = s.node.Unclean
 	s.queue = append(s.queue, &group{node: &n, synced: true, done: func(r storage.Result) { answer <- r.Err }})
 	s.disk.mu.Unlock()
 	s.signal()
@@ -106,6 +114,12 @@ func (s *Store) SetNode(n storage.Node) error {
 	default:
 		return storage.ErrClosed
 	}
+}
+
+// take makes n the store's node. disk.mu is held.
+func (s *Store) take(n storage.Node) {
+	s.told = s.told || n.BrokerEpoch > s.node.BrokerEpoch
+	s.node = n
 }
 
 func (s *Store) Logs() (map[storage.LogID]storage.State, error) {
@@ -149,6 +163,12 @@ func (s *Store) Write(ops []storage.Op, synced bool, done func(storage.Result)) 
 func (s *Store) apply(g *group, ops []storage.Op) {
 	g.after = make(map[storage.LogID]*image, len(ops))
 	for _, op := range ops {
+		if op.Kind == storage.Delete { // whatever the log is, and was told before
+			delete(s.refused, op.Log)
+			g.forgive(op.Log)
+			g.after[op.Log] = nil
+			continue
+		}
 		if err := s.refused[op.Log]; err != nil {
 			g.refuse(op.Log, err)
 			continue
@@ -183,6 +203,13 @@ func (g *group) refuse(log storage.LogID, err error) {
 	g.result.Refused[log] = err
 }
 
+// forgive takes back a refusal.
+func (g *group) forgive(log storage.LogID) {
+	if delete(g.result.Refused, log); len(g.result.Refused) == 0 {
+		g.result.Refused = nil
+	}
+}
+
 func (s *Store) Read(log storage.LogID, from int64, maxBytes int) (storage.Read, error) {
 	s.disk.mu.Lock()
 	l, dead, check := s.logs[log], s.dead, s.disk.check
@@ -196,6 +223,8 @@ func (s *Store) Read(log storage.LogID, from int64, maxBytes int) (storage.Read,
 		return storage.Read{}, storage.ErrClosed
 	case l == nil:
 		return storage.Read{}, fmt.Errorf("%w: %s", storage.ErrUnknownLog, log)
+	case l.state.Damaged != nil:
+		return storage.Read{}, l.state.Damaged
 	}
 	return l.read(from, maxBytes, check)
 }
@@ -214,21 +243,21 @@ func (s *Store) Health() storage.Health {
 	return h
 }
 
-// Close makes the queued groups durable first, unless the disk hangs: then their
-// dones get ErrClosed.
+// Close makes the queued groups durable first, unless the disk hangs or fails:
+// then their dones, and Close, get an error.
 func (s *Store) Close() error {
 	s.disk.mu.Lock()
 	if s.dead {
 		s.disk.mu.Unlock()
 		s.await()
-		return nil
+		return s.closeErr
 	}
 	s.closing = true
 	s.disk.mu.Unlock()
 	if s.disk.manual {
 		s.Sync(s.Pending())
 		s.finish()
-		return nil
+		return s.closeErr
 	}
 	s.signal()
 	timer := time.NewTimer(s.disk.closeTimeout)
@@ -244,7 +273,7 @@ func (s *Store) Close() error {
 		s.disk.mu.Unlock()
 		<-s.gone
 	}
-	return nil
+	return s.closeErr
 }
 
 // await waits for the goroutine of a store that is dead.

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -39,7 +40,7 @@ func (s *Store) Sync(n int) int {
 			for _, g := range done {
 				s.disk.persist(g)
 				if g.node != nil {
-					s.node = *g.node
+					s.take(*g.node)
 				}
 			}
 		}
@@ -52,11 +53,11 @@ func (s *Store) Sync(n int) int {
 
 // Complete calls the dones of the groups at the head of the queue that were
 // written with synced false, and leaves the groups as they are: not durable. It
-// returns how many.
+// returns how many. It does not need the disk, which may hang.
 func (s *Store) Complete() int {
 	s.disk.mu.Lock()
 	var done []*group
-	if !s.disk.hung && !s.dead && !s.poisoned() {
+	if !s.dead && !s.poisoned() {
 		for _, g := range s.queue {
 			if g.synced {
 				break
@@ -107,6 +108,8 @@ func (s *Store) poisoned() bool {
 	return s.err != nil
 }
 
+var errHung = errors.New("memstore: the disk hangs")
+
 // finish ends a store that was closed: what is still queued is done with ErrClosed.
 func (s *Store) finish() {
 	s.disk.mu.Lock()
@@ -118,6 +121,14 @@ func (s *Store) finish() {
 	s.queue = nil
 	for _, g := range queue {
 		g.result = storage.Result{Err: storage.ErrClosed}
+	}
+	switch {
+	case s.poisoned():
+		s.closeErr = s.err
+	case s.disk.hung || len(queue) > 0:
+		s.closeErr = errHung
+	default:
+		s.disk.clean = !s.node.Unclean || s.told
 	}
 	queue = append(queue, s.takeLate()...)
 	if !s.dead {

@@ -44,6 +44,36 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
+// Groups of one batch of 16 KiB, eight in flight, with and without sync (D25).
+func BenchmarkBackground(b *testing.B) {
+	for name, synced := range map[string]bool{"synced": true, "unsynced": false} {
+		b.Run(name, func(b *testing.B) {
+			s := open(b, b.TempDir(), pebblestore.Options{})
+			one := batchAt(0, 1, 16<<10)
+			b.SetBytes(int64(len(one)))
+			slots := make(chan struct{}, 8)
+			at := int64(0)
+			for b.Loop() {
+				v := append([]byte(nil), one...)
+				setBase(v, at)
+				op := storage.Op{Log: logA, Kind: storage.Append, Offset: at, Batches: [][]byte{v}, End: at + 1}
+				at++
+				slots <- struct{}{}
+				s.Write([]storage.Op{op}, synced, func(r storage.Result) {
+					if r.Err != nil || r.Refused != nil {
+						panic("write failed")
+					}
+					<-slots
+				})
+			}
+			for range cap(slots) {
+				slots <- struct{}{}
+			}
+			require.NoError(b, s.Close())
+		})
+	}
+}
+
 func BenchmarkRead(b *testing.B) {
 	s := open(b, b.TempDir(), pebblestore.Options{})
 	const groups = 200

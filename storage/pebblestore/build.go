@@ -2,7 +2,6 @@ package pebblestore
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -25,8 +24,8 @@ type change struct {
 type work struct {
 	log     *log // nil: does not exist
 	removes bool // data goes away
-	damaged bool
 	epochs  bool // the epochs key must be written
+	begin   int  // the group's ops before this one are void: it is a Delete
 
 	// Of the first pass.
 	state  storage.State
@@ -47,8 +46,8 @@ func (s *Store) build(g *group, cuts []cut) *change {
 		s.inSegment, s.saveCounters = 0, true
 	}
 	for i, op := range g.ops {
-		if c.refused[op.Log] == nil {
-			s.put(w, c.logs[op.Log], op, states[i])
+		if k := c.logs[op.Log]; k != nil && i >= k.begin {
+			s.put(w, k, op, states[i])
 		}
 	}
 	for id, k := range c.logs {
@@ -84,6 +83,10 @@ func (s *Store) admit(c *change, ops []storage.Op, cuts []cut) (states []storage
 		for _, b := range op.Batches {
 			size += len(b)
 		}
+		if op.Kind == storage.Delete {
+			delete(s.refused, op.Log)
+			c.restart(s.open(op.Log), op.Log, i)
+		}
 		if s.refused[op.Log] != nil {
 			c.refuse(op.Log, s.refused[op.Log])
 			continue
@@ -94,7 +97,7 @@ func (s *Store) admit(c *change, ops []storage.Op, cuts []cut) (states []storage
 			c.logs[op.Log] = w
 		}
 		var err error
-		if size > maxGroup {
+		if size > maxGroup && op.Kind == storage.Append {
 			err = storage.OpError(op, w.state, "group is too large")
 		} else {
 			states[i], err = w.admit(op, cuts)
@@ -115,21 +118,28 @@ func (c *change) refuse(id storage.LogID, err error) {
 	c.refused[id] = err
 }
 
+// restart drops what the group did to the log before its op i, a Delete.
+func (c *change) restart(w *work, id storage.LogID, i int) {
+	w.begin = i
+	c.logs[id] = w
+	if delete(c.refused, id); len(c.refused) == 0 {
+		c.refused = nil
+	}
+}
+
 // open begins a group's work on a log.
 func (s *Store) open(id storage.LogID) *work {
-	w := &work{damaged: s.damaged[id] != nil}
+	w := &work{}
 	if l := s.logs[id]; l != nil {
 		copied := *l
 		w.log, w.state, w.exists, w.stored = &copied, l.state, true, l.state.End
+		w.state.Damaged = s.damaged[id]
 	}
 	return w
 }
 
 // admit looks whether op fits the log as the ops before it leave it.
 func (w *work) admit(op storage.Op, cuts []cut) (storage.State, error) {
-	if w.damaged && op.Kind != storage.Reset && op.Kind != storage.Delete {
-		return w.state, fmt.Errorf("%w: %s takes only Reset and Delete", storage.ErrDamaged, op.Log)
-	}
 	next, err := storage.Apply(w.state, w.exists, op)
 	if err != nil {
 		return next, err
@@ -148,9 +158,9 @@ func (w *work) admit(op storage.Op, cuts []cut) (storage.State, error) {
 		w.stored = min(w.stored, op.Offset)
 		w.ends = slices.DeleteFunc(w.ends, func(end int64) bool { return end > op.Offset })
 	case storage.Reset:
-		w.stored, w.ends, w.damaged = op.Offset, nil, false
+		w.stored, w.ends = op.Offset, nil
 	case storage.Delete:
-		w.stored, w.ends, w.damaged, w.exists = 0, nil, false, false
+		w.stored, w.ends, w.exists = 0, nil, false
 	}
 	w.state = next
 	return next, nil

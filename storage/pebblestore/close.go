@@ -11,8 +11,9 @@ import (
 // Close implements storage.Store. It waits up to Options.CloseTimeout for the
 // groups that are queued, and as long again for the engine to let go of its files.
 // When the disk does not answer in that time, groups that are not done get
-// ErrClosed and Close returns ErrAbandoned. Otherwise it returns the failure that
-// poisoned the store, if one did. Close and Fence wait for dones: they must not be
+// ErrClosed, the store is abandoned and Close returns ErrAbandoned. Otherwise it
+// returns the failure that poisoned the store, if one did. Without an error all
+// groups are on the disk, also those that were written without sync. Close and Fence wait for dones: they must not be
 // called from one.
 func (s *Store) Close() error {
 	s.startClose()
@@ -28,17 +29,44 @@ func (s *Store) Close() error {
 // needed after Fence, waits for that.
 //
 // A write that is inside the operating system cannot be called back. Fence waits
-// for it up to Options.CloseTimeout and then returns ErrAbandoned; the lock is
-// released when it has returned.
+// for it up to Options.CloseTimeout, then abandons the store and returns
+// ErrAbandoned.
 func (s *Store) Fence() error {
 	idle := s.guard.Fence()
 	s.startClose()
 	s.abandon(fmt.Errorf("%w: %w", storage.ErrClosed, pebblefs.ErrFenced))
 	<-s.finished
+	defer s.unlock()
 	if !within(s.o.CloseTimeout, idle) {
-		return ErrAbandoned
+		return s.abandonment()
 	}
 	return nil
+}
+
+// Released returns a channel that is closed when the store has ended and nothing
+// of it is left: memory, files, goroutines. After a Close without error that is
+// so. What was abandoned stays until the disk has answered, so a host that opens
+// abandoned stores again should not let too many of them gather.
+func (s *Store) Released() <-chan struct{} { return s.released }
+
+// abandonment is the report of a store that the disk does not let go. It goes to
+// the log once.
+func (s *Store) abandonment() error {
+	n := s.guard.Writing()
+	s.reported.Do(func() {
+		s.log.Error("store abandoned: the disk did not answer in time", "home", s.home, "writes inside the disk", n)
+	})
+	return fmt.Errorf("%w (%d writes are inside the disk)", ErrAbandoned, n)
+}
+
+// unlock frees the directory for the next open: when nothing of this one can reach
+// the disk any more, or when it is abandoned.
+func (s *Store) unlock() {
+	s.unlocked.Do(func() {
+		if s.dirLock != nil {
+			s.dirLock.Close() // may fail: nothing depends on it any more
+		}
+	})
 }
 
 // startClose makes the store take nothing any more and begins to end it.
@@ -61,39 +89,46 @@ func (s *Store) startClose() {
 // does not let it.
 func (s *Store) end() {
 	defer close(s.closed)
+	var abandoned error
 	if !within(s.o.CloseTimeout, s.finished) {
 		s.guard.Fence()
 		s.abandon(fmt.Errorf("%w: %w", storage.ErrClosed, ErrAbandoned))
 		<-s.finished
-		s.closeErr = ErrAbandoned
+		abandoned = s.abandonment()
 	}
 	s.guard.Hurry()
-	released := make(chan struct{})
-	go s.release(released)
-	if !within(s.o.CloseTimeout, released) {
+	go s.release()
+	if !within(s.o.CloseTimeout, s.released) {
 		s.guard.Fence()
-		s.closeErr = ErrAbandoned
+		s.closeErr = s.abandonment()
+		s.unlock()
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closeErr == nil {
+	if s.closeErr = abandoned; abandoned == nil {
 		s.closeErr = s.err
 	}
 }
 
 // release frees what the store has once nobody uses it any more. On a disk that
 // hangs it waits with it.
-func (s *Store) release(released chan<- struct{}) {
-	defer close(released)
+func (s *Store) release() {
+	defer close(s.released)
 	<-s.committed
 	<-s.synced
 	<-s.noReaders
 	if !s.wedged.Load() {
 		s.closeDB()
 	}
+	if s.guard.Err() == nil && (!s.unclean || s.told) {
+		if err := markClean(s.guard, s.home); err != nil {
+			s.guard.Fail(err)
+		}
+	}
 	// Not before: Pebble's last writes belong to this store's life.
 	<-s.guard.Fence()
+	s.unlock()
 }
 
 // closeDB closes Pebble, which may panic when it is in an odd state.

@@ -116,7 +116,7 @@ func (s *Store) publish(c *change, node *storage.Node) {
 		} else {
 			s.logs[id] = w.log
 		}
-		if !w.damaged {
+		if w.state.Damaged == nil {
 			delete(s.damaged, id)
 		}
 		if ch := s.changing[id]; ch != nil {
@@ -125,6 +125,7 @@ func (s *Store) publish(c *change, node *storage.Node) {
 		}
 	}
 	if node != nil {
+		s.told = s.told || node.BrokerEpoch > s.node.BrokerEpoch
 		s.node = *node
 	}
 }

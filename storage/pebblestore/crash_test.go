@@ -44,6 +44,7 @@ func TestPowerCut(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(rt, "lives") {
 			s, err := pebblestore.Open("d", small(mem))
 			require.NoError(rt, err)
+			require.NoError(rt, told(s))
 			require.Empty(rt, shows(s, model))
 			models := []*storagetest.Model{model.Clone()}
 			var d dones
@@ -71,6 +72,7 @@ func TestPowerCut(t *testing.T) {
 			mem = crashed
 			s, err = pebblestore.Open("d", small(mem))
 			require.NoError(rt, err)
+			require.True(rt, s.Node().Unclean)
 			found, said := -1, ""
 			for k := promised; k < len(models) && found < 0; k++ {
 				if said = shows(s, models[k]); said == "" {
@@ -162,4 +164,69 @@ func TestPowerCutWhileMade(t *testing.T) {
 	again := open(t, "a/d", small(clone))
 	require.Equal(t, node, again.Node(), "the directory's entry survives")
 	require.NoError(t, again.Close())
+}
+
+// A power cut at any step of a Close, and of the open that follows, whatever part of
+// the unsynced data it keeps: a store that looks clean has everything, and no open
+// looks clean once the one before it has written.
+func TestPowerCutAroundCleanClose(t *testing.T) {
+	type crash struct {
+		fs    *vfs.MemFS
+		wrote bool
+		at    string
+	}
+	var mu sync.Mutex
+	var crashes []crash
+	mem := vfs.NewCrashableMem()
+	rng := rand.New(rand.NewPCG(11, 5))
+	watching, wrote := false, false
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, percent := range []int{0, 30, 60, 100} {
+			if watching {
+				clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+				crashes = append(crashes, crash{clone, wrote, fmt.Sprintf("%v %s, %d %%", op.Kind, op.Path, percent)})
+			}
+		}
+		return nil
+	}))
+	watch := func(w *bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		*w = true
+	}
+	s := open(t, "d", small(fs))
+	watch(&watching)
+	const groups = 8
+	var d dones
+	for i := range int64(groups) {
+		s.Write([]storage.Op{appendOp(logA, i, batchAt(i, 1, 3_000))}, false, d.expect(int(i), false))
+	}
+	require.NoError(t, s.Close())
+	s = open(t, "d", small(fs))
+	require.False(t, s.Node().Unclean)
+	watch(&wrote)
+	s.Write([]storage.Op{{Log: logA, Kind: storage.Delete}}, false, d.expect(groups, false))
+	d.all.Wait()
+	require.NoError(t, s.Fence())
+	require.NoError(t, s.Close())
+	require.NoError(t, d.failed)
+
+	clean := 0
+	for i, c := range crashes {
+		s, err := pebblestore.Open("d", small(c.fs))
+		require.NoError(t, err, "crash %d: %s", i, c.at)
+		if !s.Node().Unclean {
+			clean++
+			require.False(t, c.wrote, "crash %d: %s", i, c.at)
+			require.EqualValues(t, groups, endOf(t, s, logA), "crash %d: %s", i, c.at)
+		}
+		require.NoError(t, s.Close())
+	}
+	require.Positive(t, clean)
+	require.Greater(t, len(crashes), clean)
 }

@@ -3,6 +3,7 @@ package pebblestore_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,12 +25,12 @@ func TestDamagedWAL(t *testing.T) {
 			require.NoError(t, write(s, appendOp(logA, i, batchAt(i, 1, size))).Err)
 		}
 		wal := ""
-		names, err := mem.List("d")
+		names, err := mem.List(home(t, mem))
 		require.NoError(t, err)
 		for _, n := range names {
 			if strings.HasSuffix(n, ".log") {
 				require.Empty(t, wal)
-				wal = mem.PathJoin("d", n)
+				wal = mem.PathJoin(home(t, mem), n)
 			}
 		}
 		total := len(readFile(t, mem, wal))
@@ -57,8 +58,8 @@ func TestDamagedWAL(t *testing.T) {
 }
 
 // tamper changes the database of a closed store.
-func tamper(t *testing.T, mem vfs.FS, f func(db *pebble.DB)) {
-	db, err := pebble.Open("d", &pebble.Options{FS: mem, Logger: quiet{}})
+func tamper(t testing.TB, mem vfs.FS, f func(db *pebble.DB)) {
+	db, err := pebble.Open(home(t, mem), &pebble.Options{FS: mem, Logger: quiet{}})
 	require.NoError(t, err)
 	f(db)
 	require.NoError(t, db.Close())
@@ -81,6 +82,7 @@ func TestOneDamagedLog(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, db *pebble.DB)
 		late   bool // found by a read, not at open
+		noLed  bool // Led cannot be read
 	}{
 		"last batch gone": {damage: func(t *testing.T, db *pebble.DB) {
 			k := keys(t, db, prefixData)
@@ -116,16 +118,20 @@ func TestOneDamagedLog(t *testing.T) {
 		"index falls": {damage: func(t *testing.T, db *pebble.DB) {
 			require.NoError(t, db.Set(keys(t, db, prefixIndex)[2], make([]byte, 16), pebble.Sync))
 		}},
-		"epochs gone": {damage: func(t *testing.T, db *pebble.DB) {
+		"epochs gone": {noLed: true, damage: func(t *testing.T, db *pebble.DB) {
 			require.NoError(t, db.Delete(keys(t, db, prefixEpochs)[0], pebble.Sync))
 		}},
-		"epochs short": {damage: func(t *testing.T, db *pebble.DB) {
+		"epochs short": {noLed: true, damage: func(t *testing.T, db *pebble.DB) {
 			require.NoError(t, db.Set(keys(t, db, prefixEpochs)[0], []byte{1}, pebble.Sync))
 		}},
 		"epochs above the end": {damage: func(t *testing.T, db *pebble.DB) {
 			v := make([]byte, 16)
+			v[3] = 7
 			binary.BigEndian.PutUint64(v[8:], 99)
 			require.NoError(t, db.Set(keys(t, db, prefixEpochs)[0], v, pebble.Sync))
+		}},
+		"state gone": {damage: func(t *testing.T, db *pebble.DB) {
+			require.NoError(t, db.Delete(keys(t, db, prefixState)[0], pebble.Sync))
 		}},
 		"state short": {damage: func(t *testing.T, db *pebble.DB) {
 			require.NoError(t, db.Set(keys(t, db, prefixState)[0], []byte{1}, pebble.Sync))
@@ -140,47 +146,97 @@ func TestOneDamagedLog(t *testing.T) {
 			require.NoError(t, db.Set(k, v, pebble.Sync))
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewMem()
-			s := open(t, "d", small(mem))
-			require.NoError(t, write(s, appendOp(logB, 0, batchAt(0, 2, 10))).Err)
-			for i := range int64(5) {
-				require.NoError(t, write(s, appendOp(logA, i, batchAt(i, 1, 900))).Err)
-			}
-			require.NoError(t, s.Close())
-			tamper(t, mem, func(db *pebble.DB) { c.damage(t, db) })
-
-			s = open(t, "d", small(mem))
-			logs, err := s.Logs()
-			require.NoError(t, err)
-			require.Len(t, logs, 2)
-			_, err = s.Read(logA, logs[logA].Start, 1<<20)
-			require.ErrorIs(t, err, storage.ErrDamaged)
-			r := write(s, appendOp(logB, 2, batchAt(2, 1, 1)), appendOp(logA, 5, batchAt(5, 1, 1)))
-			require.NoError(t, r.Err)
-			if !c.late {
-				require.ErrorIs(t, r.Refused[logA], storage.ErrDamaged)
-			}
-			got, err := s.Read(logB, 0, 1<<20)
-			require.NoError(t, err)
-			require.Equal(t, append(batchAt(0, 2, 10), batchAt(2, 1, 1)...), got.Batches)
-			require.NoError(t, s.Close())
-
-			// Repair: begin anew.
-			s = open(t, "d", small(mem))
-			r = write(s, storage.Op{Log: logA, Kind: storage.Reset, Offset: 3, Epochs: []storage.EpochEntry{}}, appendOp(logA, 3, batchAt(3, 2, 10)))
-			require.NoError(t, r.Err)
-			require.Empty(t, r.Refused)
-			for range 2 {
-				got, err := s.Read(logA, 3, 1<<20)
-				require.NoError(t, err)
-				require.Equal(t, batchAt(3, 2, 10), got.Batches)
+		for _, sameOpen := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, repaired in the same open %v", name, sameOpen), func(t *testing.T) {
+				mem := vfs.NewMem()
+				s := open(t, "d", small(mem))
+				require.NoError(t, write(s, appendOp(logB, 0, batchAt(0, 2, 10))).Err)
+				led := int32(7)
+				for i := range int64(5) {
+					op := appendOp(logA, i, batchAt(i, 1, 900))
+					op.Led = &led
+					require.NoError(t, write(s, op).Err)
+				}
 				require.NoError(t, s.Close())
+				tamper(t, mem, func(db *pebble.DB) { c.damage(t, db) })
+
 				s = open(t, "d", small(mem))
-			}
-			require.NoError(t, s.Close())
-		})
+				logs, err := s.Logs()
+				require.NoError(t, err)
+				require.Len(t, logs, 2)
+				require.Equal(t, !c.late, errors.Is(logs[logA].Damaged, storage.ErrDamaged))
+				if c.noLed {
+					led = -1
+				}
+				require.Equal(t, led, logs[logA].Led)
+				_, err = s.Read(logA, logs[logA].Start, 1<<20)
+				require.ErrorIs(t, err, storage.ErrDamaged)
+				r := write(s, appendOp(logB, 2, batchAt(2, 1, 1)), appendOp(logA, 5, batchAt(5, 1, 1)))
+				require.NoError(t, r.Err)
+				if !c.late {
+					require.ErrorIs(t, r.Refused[logA], storage.ErrDamaged)
+				}
+				got, err := s.Read(logB, 0, 1<<20)
+				require.NoError(t, err)
+				require.Equal(t, append(batchAt(0, 2, 10), batchAt(2, 1, 1)...), got.Batches)
+
+				// Repair: begin anew, by Delete in the same open, or by Reset in the next.
+				led = 12
+				anew := storage.Op{Log: logA, Kind: storage.Reset, Offset: 3, Epochs: []storage.EpochEntry{}, Led: &led}
+				group := []storage.Op{anew, appendOp(logA, 3, batchAt(3, 2, 10))}
+				if sameOpen {
+					group = append([]storage.Op{{Log: logA, Kind: storage.Delete}}, group...)
+				} else {
+					require.NoError(t, s.Close())
+					s = open(t, "d", small(mem))
+				}
+				r = write(s, group...)
+				require.NoError(t, r.Err)
+				require.Empty(t, r.Refused)
+				for range 2 {
+					got, err := s.Read(logA, 3, 1<<20)
+					require.NoError(t, err)
+					require.Equal(t, batchAt(3, 2, 10), got.Batches)
+					logs, err := s.Logs()
+					require.NoError(t, err)
+					require.NoError(t, logs[logA].Damaged)
+					require.Equal(t, led, logs[logA].Led)
+					require.NoError(t, s.Close())
+					s = open(t, "d", small(mem))
+				}
+				require.NoError(t, s.Close())
+				tamper(t, mem, func(db *pebble.DB) {
+					require.Len(t, keys(t, db, prefixEpochs), 2)
+					require.Len(t, keys(t, db, prefixState), 2)
+				})
+			})
+		}
 	}
+}
+
+// Delete leaves nothing of a log, also not of what its own group had for it before
+// and what did not fit.
+func TestDeleteLeavesNothing(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, "d", small(mem))
+	for i := range int64(3) {
+		require.NoError(t, write(s, appendOp(logA, i, batchAt(i, 1, 900))).Err)
+	}
+	r := write(s,
+		appendOp(logA, 3, batchAt(3, 1, 10)),
+		appendOp(logA, 9, batchAt(9, 1, 10)),
+		appendOp(logB, 4, batchAt(4, 1, 10)),
+		storage.Op{Log: logA, Kind: storage.Delete},
+		storage.Op{Log: logB, Kind: storage.Delete},
+	)
+	require.NoError(t, r.Err)
+	require.Empty(t, r.Refused)
+	require.NoError(t, s.Close())
+	tamper(t, mem, func(db *pebble.DB) {
+		for _, prefix := range []byte{2, 3, 4, 8} {
+			require.Empty(t, keys(t, db, prefix), "prefix %d", prefix)
+		}
+	})
 }
 
 // A damaged table gives an error to those who read it, never wrong bytes.
@@ -195,11 +251,11 @@ func TestDamagedTable(t *testing.T) {
 	}
 	require.NoError(t, s.Close())
 	require.NoError(t, open(t, "d", small(mem)).Close()) // what was in the WAL is in tables now
-	names, err := mem.List("d")
+	names, err := mem.List(home(t, mem))
 	require.NoError(t, err)
 	for _, n := range names {
 		if strings.HasSuffix(n, ".sst") {
-			path := mem.PathJoin("d", n)
+			path := mem.PathJoin(home(t, mem), n)
 			// The first block also has the keys without which nothing can be opened.
 			if b := readFile(t, mem, path); len(b) > 150_000 {
 				flip(t, mem, path, int64(len(b)/2))

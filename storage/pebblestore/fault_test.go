@@ -2,11 +2,8 @@ package pebblestore_test
 
 import (
 	"errors"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -109,101 +106,4 @@ func TestEveryWriteFails(t *testing.T) {
 			}
 		}
 	}
-}
-
-// gate holds writes back while it is shut.
-type gate struct {
-	mu   sync.Mutex
-	shut chan struct{}
-	hung chan struct{} // gets a value when a write is held
-}
-
-func (g *gate) set(shut bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if shut {
-		g.shut = make(chan struct{})
-	} else if g.shut != nil {
-		close(g.shut)
-		g.shut = nil
-	}
-}
-
-func (g *gate) String() string { return "gate" }
-
-func (g *gate) MaybeError(op errorfs.Op) error {
-	if op.Kind.ReadOrWrite() != errorfs.OpIsWrite || !strings.HasSuffix(op.Path, ".log") {
-		return nil
-	}
-	g.mu.Lock()
-	shut := g.shut
-	g.mu.Unlock()
-	if shut != nil {
-		select {
-		case g.hung <- struct{}{}:
-		default:
-		}
-		<-shut
-	}
-	return nil
-}
-
-func TestHungDisk(t *testing.T) {
-	for _, end := range []string{"close", "fence"} {
-		t.Run(end, func(t *testing.T) {
-			mem := vfs.NewCrashableMem()
-			g := &gate{hung: make(chan struct{}, 1)}
-			o := small(errorfs.Wrap(mem, g))
-			o.CloseTimeout = 30 * time.Millisecond
-			s := open(t, "d", o)
-			require.NoError(t, write(s, appendOp(logA, 0, batchAt(0, 3, 10))).Err)
-			g.set(true)
-			var d dones
-			at := int64(3)
-			for i := range 20 {
-				op := appendOp(logA, at, batchAt(at, 1, 40_000))
-				at = op.End
-				s.Write([]storage.Op{op}, true, d.expect(i, true))
-			}
-			<-g.hung
-			require.NoError(t, s.Health().Err)
-			_, err := s.Read(logA, 0, 10)
-			require.NoError(t, err, "reads go on")
-
-			if end == "close" {
-				require.ErrorIs(t, s.Close(), pebblestore.ErrAbandoned)
-			} else {
-				require.ErrorIs(t, s.Fence(), pebblestore.ErrAbandoned)
-			}
-			d.all.Wait()
-			require.Empty(t, d.problem)
-			require.Zero(t, d.promised())
-			require.ErrorIs(t, d.failed, storage.ErrClosed)
-			require.ErrorIs(t, s.Close(), pebblestore.ErrAbandoned)
-			// The write that hangs may still reach the disk: nobody else gets in.
-			_, err = pebblestore.Open("d", small(mem))
-			require.ErrorIs(t, err, storage.ErrInUse)
-			g.set(false)
-			require.NoError(t, s.Fence())
-			again := open(t, "d", small(mem))
-			require.GreaterOrEqual(t, endOf(t, again, logA), int64(3))
-			require.NoError(t, again.Close())
-		})
-	}
-}
-
-// A hang that ends within the bound costs nothing.
-func TestSlowDisk(t *testing.T) {
-	mem := vfs.NewCrashableMem()
-	g := &gate{hung: make(chan struct{}, 1)}
-	s := open(t, "d", small(errorfs.Wrap(mem, g)))
-	g.set(true)
-	var d dones
-	s.Write([]storage.Op{appendOp(logA, 0, batchAt(0, 3, 10))}, true, d.expect(0, true))
-	<-g.hung
-	closed := make(chan error, 1)
-	go func() { closed <- s.Close() }()
-	g.set(false)
-	require.NoError(t, <-closed)
-	require.Equal(t, 1, d.promised())
 }

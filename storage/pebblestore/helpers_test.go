@@ -2,6 +2,7 @@ package pebblestore_test
 
 import (
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +59,13 @@ func open(t testing.TB, dir string, o pebblestore.Options) *pebblestore.Store {
 	return s
 }
 
+// told does what a broker that registers does: the cluster knows now how it came up.
+func told(s storage.Store) error {
+	n := s.Node()
+	n.BrokerEpoch++
+	return s.SetNode(n)
+}
+
 func endOf(t testing.TB, s storage.Store, id storage.LogID) int64 {
 	logs, err := s.Logs()
 	require.NoError(t, err)
@@ -88,6 +96,7 @@ func flip(t testing.TB, fs vfs.FS, path string, at int64) {
 type dones struct {
 	mu      sync.Mutex
 	next    int
+	made    int // by count
 	synced  int // groups up to here were promised to be durable
 	failed  error
 	problem string
@@ -115,6 +124,14 @@ func (d *dones) expect(i int, synced bool) func(storage.Result) {
 	}
 }
 
+// count numbers calls of expect.
+func (d *dones) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made++
+	return d.made - 1
+}
+
 func (d *dones) promised() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,3 +139,17 @@ func (d *dones) promised() int {
 }
 
 func setBase(b []byte, base int64) { record.Stamp(b, base, 1) }
+
+// home is the directory of the database of the store in "d".
+func home(t testing.TB, fs vfs.FS) string {
+	names, err := fs.List("d")
+	require.NoError(t, err)
+	newest := ""
+	for _, n := range names {
+		if strings.HasPrefix(n, "db-") {
+			newest = max(newest, n)
+		}
+	}
+	require.NotEmpty(t, newest)
+	return fs.PathJoin("d", newest)
+}

@@ -35,6 +35,7 @@ func (s *Store) load() error {
 	if err == nil && s.node.Directory != s.directory {
 		err = fmt.Errorf("directory id is %s, %s says %s", s.node.Directory, markerName, s.directory)
 	}
+	s.node.Unclean = s.unclean
 	if err != nil {
 		return fmt.Errorf("%w: node key: %w", storage.ErrDamaged, err)
 	}
@@ -78,7 +79,7 @@ func (s *Store) create() error {
 	if !empty {
 		return fmt.Errorf("%w: database without a format key", storage.ErrForeign)
 	}
-	s.node = storage.Node{Directory: s.directory, BrokerID: -1}
+	s.node = storage.Node{Directory: s.directory, BrokerID: -1, Unclean: s.unclean}
 	b := s.db.NewBatch()
 	w := writer{b}
 	w.set(keyFormat, be.AppendUint32(nil, formatVersion))
@@ -177,13 +178,18 @@ func (l *loader) state(k, v []byte) {
 
 func (l *loader) history(k, v []byte) {
 	id, err := parseLogKey(k)
-	log := l.s.logs[id]
-	if err != nil || log == nil {
-		l.odd = errors.Join(l.odd, fmt.Errorf("epochs without a log: %x", k))
+	if err != nil {
+		l.odd = errors.Join(l.odd, err)
 		return
 	}
+	h := l.s.logs[id]
+	if h == nil { // the two keys come and go together
+		h = &log{state: storage.NewState()}
+		l.s.logs[id] = h
+		l.damage(id, errors.New("no state key"))
+	}
 	l.epochs[id] = true
-	if log.state.Led, log.state.Epochs, err = decodeEpochs(v); err != nil {
+	if h.state.Led, h.state.Epochs, err = decodeEpochs(v); err != nil {
 		l.damage(id, err)
 	}
 }

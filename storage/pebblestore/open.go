@@ -2,32 +2,20 @@ package pebblestore
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"slices"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidemark-log/tidemark/internal/pebblefs"
-	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 )
 
-// The marker file makes a directory recognizable as a store's before the engine
-// touches it, and holds its id. It is the first thing that is written and never
-// changes.
-const (
-	markerName      = "TIDEMARK"
-	markerFormat    = "tidemark pebblestore format %d"
-	markerDirectory = "directory "
-)
-
 // Open opens the store in dir, or makes one when dir is empty or does not exist.
-// The caller must Close it.
+// The caller must Close it. It waits for the disk for as long as that takes.
+//
+// A store that was abandoned (ErrAbandoned) or fenced does not stand in the way,
+// also not while calls of it hang in the disk: each open moves the database to a
+// directory of a new name, so that no operation of an earlier one finds it.
 //
 // Errors: storage.ErrForeign when dir has something else in it, which is then left
 // untouched; storage.ErrFormat when a newer version of this package made the
@@ -38,6 +26,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s := newStore(o)
 	if err := s.openDir(dir); err != nil {
 		<-s.guard.Fence()
+		s.unlock()
 		return nil, fmt.Errorf("pebblestore: open %s: %w", dir, err)
 	}
 	go s.commit()
@@ -62,6 +51,7 @@ func newStore(o Options) *Store {
 		synced:    make(chan struct{}),
 		finished:  make(chan struct{}),
 		dying:     make(chan struct{}),
+		released:  make(chan struct{}),
 		closed:    make(chan struct{}),
 		spares:    make(chan *pebble.Batch, 2),
 	}
@@ -84,8 +74,7 @@ func (s *Store) openDir(dir string) error {
 	if dir, err = pebblefs.Canonical(s.guard, dir); err != nil {
 		return err
 	}
-	lock, err := pebble.LockDirectory(dir, s.guard)
-	if err != nil {
+	if s.dirLock, err = s.o.FS.Lock(s.o.FS.PathJoin(dir, lockName)); err != nil {
 		return pebblefs.LockError(err, storage.ErrInUse)
 	}
 	if fresh, err = inspect(s.guard, dir); err != nil {
@@ -93,30 +82,46 @@ func (s *Store) openDir(dir string) error {
 	}
 	if fresh {
 		rand.Read(s.directory[:]) // never fails
-		if err := pebblefs.WriteMarker(s.guard, dir, markerName, markerText(s.directory)); err != nil {
-			return err
-		}
+		s.home, err = found(s.guard, dir, s.directory)
 	} else {
-		if s.directory, err = readMarker(s.guard, dir); err != nil {
-			return err
-		}
-		if err := checkWAL(s.guard, dir, s.directory); err != nil {
-			return err
-		}
+		s.home, err = s.settleIn(dir)
 	}
-	return s.openDB(dir, lock)
+	if err != nil {
+		return err
+	}
+	return s.openDB()
 }
 
-func (s *Store) openDB(dir string, lock *pebble.Lock) (err error) {
+// settleIn looks whether the database can be taken over as the last open left it,
+// and moves it to where this open has it.
+func (s *Store) settleIn(dir string) (home string, err error) {
+	if s.directory, err = readMarker(s.guard, dir); err != nil {
+		return "", err
+	}
+	last, err := newestHome(s.guard, dir)
+	if err != nil {
+		return "", err
+	}
+	clean, err := closedCleanly(s.guard, dir, last)
+	if err != nil {
+		return "", err
+	}
+	s.unclean = !clean
+	if err := checkWAL(s.guard, s.guard.PathJoin(dir, homeName(last)), s.directory); err != nil {
+		return "", err
+	}
+	return move(s.guard, dir, last)
+}
+
+func (s *Store) openDB() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = panicError(r)
 		}
 	}()
 	opts := engineOptions(s.o, s.guard, engineLogger{log: s.log, fail: s.guard.Fail})
-	opts.Lock = lock
 	s.guard.Live()
-	s.db, err = pebble.Open(dir, opts)
+	s.db, err = pebble.Open(s.home, opts)
 	if err != nil {
 		if cause := s.guard.Err(); cause != nil {
 			return cause
@@ -134,64 +139,4 @@ func (s *Store) openDB(dir string, lock *pebble.Lock) (err error) {
 		s.closeDB()
 	}
 	return err
-}
-
-// inspect tells whether dir is empty (or does not exist), and errs unless it is
-// that or a store. It writes nothing.
-func inspect(fsys vfs.FS, dir string) (fresh bool, err error) {
-	info, err := fsys.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return true, nil
-	case err != nil:
-		return false, err
-	case !info.IsDir():
-		return false, fmt.Errorf("%w: not a directory", storage.ErrForeign)
-	}
-	names, err := fsys.List(dir)
-	if err != nil {
-		return false, err
-	}
-	if slices.Contains(names, markerName) {
-		_, err := readMarker(fsys, dir)
-		return false, err
-	}
-	for _, name := range names {
-		switch name {
-		case "LOCK", markerName + pebblefs.TempSuffix: // an open that was cut short
-		case "lost+found": // a file system of its own
-		default:
-			return false, fmt.Errorf("%w: it has %q", storage.ErrForeign, name)
-		}
-	}
-	return true, nil
-}
-
-func markerText(id protocol.UUID) []byte {
-	return fmt.Appendf(nil, markerFormat+"\n"+markerDirectory+"%s\n", formatVersion, id)
-}
-
-func readMarker(fsys vfs.FS, dir string) (id protocol.UUID, err error) {
-	f, err := fsys.Open(fsys.PathJoin(dir, markerName))
-	if err != nil {
-		return id, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 256))
-	if err != nil {
-		return id, err
-	}
-	first, second, _ := strings.Cut(string(b), "\n")
-	var version int
-	if n, err := fmt.Sscanf(first, markerFormat, &version); err != nil || n != 1 {
-		return id, fmt.Errorf("%w: %s does not say what it should", storage.ErrForeign, markerName)
-	}
-	if version > formatVersion {
-		return id, fmt.Errorf("%w: version %d, this package knows up to %d", storage.ErrFormat, version, formatVersion)
-	}
-	text, ok := strings.CutPrefix(strings.TrimSuffix(second, "\n"), markerDirectory)
-	if err := id.UnmarshalText([]byte(text)); !ok || err != nil {
-		return id, fmt.Errorf("%w: %s has no directory id", storage.ErrDamaged, markerName)
-	}
-	return id, nil
 }

@@ -47,6 +47,10 @@ func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 			require.NoError(t, db.Set([]byte("k"), []byte("v"), pebble.Sync))
 			require.NoError(t, db.Close())
 		}, storage.ErrForeign},
+		"a home without a marker": {func(dir string) {
+			require.NoError(t, os.Mkdir(filepath.Join(dir, "db-000001"), 0o700))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "db-000001", "x"), nil, 0o600))
+		}, storage.ErrForeign},
 		"another program's marker": {func(dir string) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "TIDEMARK"), []byte("something else"), 0o600))
 		}, storage.ErrForeign},
@@ -79,14 +83,14 @@ func (quiet) Fatalf(string, ...any) {}
 func TestForeignDatabaseBehindMarker(t *testing.T) {
 	mem := vfs.NewMem()
 	require.NoError(t, open(t, "d", small(mem)).Close())
-	db, err := pebble.Open("d", &pebble.Options{FS: mem, Logger: quiet{}})
+	db, err := pebble.Open(home(t, mem), &pebble.Options{FS: mem, Logger: quiet{}})
 	require.NoError(t, err)
 	require.NoError(t, db.Set([]byte{1, 'f'}, []byte{0, 0, 0, 9}, pebble.Sync))
 	require.NoError(t, db.Close())
 	_, err = pebblestore.Open("d", small(mem))
 	require.ErrorIs(t, err, storage.ErrFormat)
 
-	db, err = pebble.Open("d", &pebble.Options{FS: mem, Logger: quiet{}})
+	db, err = pebble.Open(home(t, mem), &pebble.Options{FS: mem, Logger: quiet{}})
 	require.NoError(t, err)
 	require.NoError(t, db.Delete([]byte{1, 'f'}, pebble.Sync))
 	require.NoError(t, db.Close())
@@ -127,9 +131,39 @@ func TestNotWritable(t *testing.T) {
 	require.NotErrorIs(t, err, storage.ErrInUse)
 }
 
+// A marker of a clean end speaks for one life: not for one that it does not name, and
+// not when it is torn.
+func TestCleanMarkerOfAnotherLife(t *testing.T) {
+	for content, unclean := range map[string]bool{"db-000001\n": false, "db-000002\n": true, "db-000001": true, "": true} {
+		mem := vfs.NewMem()
+		require.NoError(t, open(t, "d", small(mem)).Close())
+		require.Equal(t, "db-000001\n", string(readFile(t, mem, "d/db-000001/CLEAN")))
+		f, err := mem.Create("d/db-000001/CLEAN", vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		_, err = f.Write([]byte(content))
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		s := open(t, "d", small(mem))
+		require.Equal(t, unclean, s.Node().Unclean, "%q", content)
+		_, err = mem.Stat("d/db-000002/CLEAN")
+		require.ErrorIs(t, err, fs.ErrNotExist, "of a store that is open")
+		require.NoError(t, s.Close())
+	}
+}
+
+// A marker without a database is no new store (D3).
+func TestDatabaseGone(t *testing.T) {
+	mem := vfs.NewMem()
+	require.NoError(t, open(t, "d", small(mem)).Close())
+	require.NoError(t, mem.RemoveAll("d/db-000001"))
+	_, err := pebblestore.Open("d", small(mem))
+	require.ErrorIs(t, err, storage.ErrDamaged)
+}
+
 // What the first open leaves when it is cut short does not look foreign.
 func TestOpenAfterInterruptedFirstOpen(t *testing.T) {
 	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "db-000001"), 0o700))
 	for _, name := range []string{"LOCK", "TIDEMARK.new"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}

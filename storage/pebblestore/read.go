@@ -82,7 +82,7 @@ func collect(it *pebble.Iterator, l *log, i int, from int64, maxBytes int) ([]by
 		if len(out) > 0 && len(out)+len(v) > maxBytes {
 			return out, nil
 		}
-		info, err := record.Check(v)
+		info, err := record.Verify(v)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%w: batch at %d: %w", storage.ErrDamaged, next, err)

@@ -19,10 +19,10 @@
 // ones. Reads go on as well as they can. Close and a new Open start over from what
 // the disk holds.
 //
-// A log that is damaged when the store is opened is listed by Logs with the state
-// that was saved, but its ops and reads get ErrDamaged; only Delete and Reset are
-// taken, as they need nothing of what is there. A saved high watermark above the
-// log's end is left as it is.
+// A log that is damaged when the store is opened is listed by Logs with what could
+// be read of its state, but its ops and reads get ErrDamaged; only Delete and Reset
+// are taken, as they need nothing of what is there. A saved high watermark above
+// the log's end is left as it is.
 //
 // # Goroutines
 //
@@ -35,6 +35,7 @@ package pebblestore
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -47,10 +48,11 @@ import (
 	"github.com/tidemark-log/tidemark/storage"
 )
 
-// ErrAbandoned is what Close returns when the disk did not answer in time. The
-// store is fenced, so that nothing it still has in hand reaches the disk except a
-// write that is inside the operating system already; the directory can be opened
-// again when that one has returned.
+// ErrAbandoned is what Close and Fence return when the disk did not answer in time.
+// The store is fenced and has let go of its directory, which can be opened again
+// at once: of what the store still has in hand, only calls that are inside the
+// operating system already may reach the disk, and they find nothing there that
+// the next open uses.
 var ErrAbandoned = errors.New("pebblestore: the disk did not answer in time, the store was abandoned")
 
 // Store is a storage.Store in a directory. Write keeps every group until its done:
@@ -62,6 +64,11 @@ type Store struct {
 	db    *pebble.DB
 
 	directory protocol.UUID
+	unclean   bool      // how the open before this one ended, if the cluster does not know
+	home      string    // where this open has the database
+	dirLock   io.Closer // of the directory; see unlock
+	unlocked  sync.Once
+	reported  sync.Once // that it was abandoned
 
 	mu      sync.Mutex // short: never held across a call of Pebble or of done
 	logs    map[storage.LogID]*log
@@ -70,6 +77,7 @@ type Store struct {
 	// when logs shows the result.
 	changing  map[storage.LogID]chan struct{}
 	node      storage.Node
+	told      bool     // the cluster knows what there was to know of unclean
 	queue     []*group // not done, in order
 	applied   int      // how many of them the committer is through with
 	err       error    // poisoned
@@ -88,7 +96,8 @@ type Store struct {
 	synced             chan struct{} // ... the syncer
 	finished           chan struct{} // ... the finisher
 	dying              chan struct{} // ... Close or Fence was called
-	closed             chan struct{} // ... everything is released, or given up
+	released           chan struct{} // ... everything is released
+	closed             chan struct{} // ... that, or it was given up
 	closeOnce          sync.Once
 	closeErr           error
 	wedged             atomic.Bool // Pebble panicked: db must not be touched
@@ -186,6 +195,7 @@ func (s *Store) SetNode(n storage.Node) error {
 	if n.Directory != s.Node().Directory {
 		return errors.New("pebblestore: the directory id cannot change")
 	}
+	n.Unclean = s.unclean
 	answer := make(chan error, 1)
 	s.submit(&group{node: &n, synced: true, done: func(r storage.Result) { answer <- r.Err }})
 	return <-answer

@@ -3,7 +3,6 @@ package storagetest
 import (
 	"bytes"
 	"sync"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,7 +10,7 @@ import (
 	"github.com/tidemark-log/tidemark/storage"
 )
 
-func testReadBoundaries(t *testing.T, e *env) {
+func testReadBoundaries(t require.TestingT, e *env) {
 	id := logID(0)
 	op := appendOp(id, 0, 2, 3, 4)
 	b := op.Batches
@@ -54,7 +53,7 @@ func testReadBoundaries(t *testing.T, e *env) {
 	}
 }
 
-func testReadIsACopy(t *testing.T, e *env) {
+func testReadIsACopy(t require.TestingT, e *env) {
 	id := logID(0)
 	op := appendOp(id, 0, 2, 3)
 	want := join(op.Batches...)
@@ -67,7 +66,7 @@ func testReadIsACopy(t *testing.T, e *env) {
 	require.Equal(t, want, e.all(id))
 }
 
-func testNode(t *testing.T, e *env) {
+func testNode(t require.TestingT, e *env) {
 	n := e.store.Node()
 	require.False(t, n.Directory.IsZero())
 	require.True(t, n.Cluster.IsZero())
@@ -86,7 +85,7 @@ func testNode(t *testing.T, e *env) {
 	require.Equal(t, n, e.store.Node())
 }
 
-func testInUse(t *testing.T, e *env) {
+func testInUse(t require.TestingT, e *env) {
 	_, err := e.place.Open()
 	require.ErrorIs(t, err, storage.ErrInUse)
 	e.must(appendOp(logID(0), 0, 1))
@@ -94,7 +93,7 @@ func testInUse(t *testing.T, e *env) {
 	require.EqualValues(t, 1, e.state(logID(0)).End)
 }
 
-func testAfterClose(t *testing.T, e *env) {
+func testAfterClose(t require.TestingT, e *env) {
 	id := logID(0)
 	e.must(appendOp(id, 0, 1))
 	s := e.store
@@ -118,7 +117,7 @@ func testAfterClose(t *testing.T, e *env) {
 
 // Writers go on while the store is closed: every done comes once, in order, and
 // what was promised is there.
-func testCloseWhileWriting(t *testing.T, e *env) {
+func testCloseWhileWriting(t require.TestingT, e *env) {
 	const n = 300
 	c := collect(n)
 	s := e.store
@@ -151,7 +150,7 @@ func testCloseWhileWriting(t *testing.T, e *env) {
 
 // Readers at work while logs grow, shrink and begin anew see whole, consecutive
 // batches that belong together.
-func testConcurrent(t *testing.T, e *env) {
+func testConcurrent(t require.TestingT, e *env) {
 	const logs, rounds = 3, 60
 	for i := range logs {
 		e.must(storage.Op{Log: logID(i), Kind: storage.Meta})
@@ -194,7 +193,7 @@ func testConcurrent(t *testing.T, e *env) {
 	readers.Wait()
 }
 
-func readAll(t *testing.T, s storage.Store, id storage.LogID) {
+func readAll(t require.TestingT, s storage.Store, id storage.LogID) {
 	states, err := s.Logs()
 	require.NoError(t, err)
 	_ = s.Health()

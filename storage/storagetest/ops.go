@@ -1,14 +1,12 @@
 package storagetest
 
 import (
-	"testing"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/tidemark-log/tidemark/storage"
 )
 
-func testDonesInOrder(t *testing.T, e *env) {
+func testDonesInOrder(t require.TestingT, e *env) {
 	const n = 200
 	c := collect(n)
 	at := int64(0)
@@ -25,21 +23,26 @@ func testDonesInOrder(t *testing.T, e *env) {
 	require.Equal(t, at, e.state(logID(0)).End)
 }
 
-func testDoneNotInsideWrite(t *testing.T, e *env) {
-	// A done that is called from inside Write finds the channel full and blocks.
-	turn := make(chan struct{}, 1)
-	done := make(chan struct{})
-	turn <- struct{}{}
-	e.store.Write(nil, false, func(storage.Result) {
-		turn <- struct{}{}
-		close(done)
-	})
-	<-turn
+func testDoneNotInsideWrite(t require.TestingT, e *env) {
+	// A done that is called from inside Write keeps Write from returning.
+	returned, done, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	defer close(over)
+	go func() {
+		defer close(returned)
+		e.store.Write(nil, false, func(storage.Result) {
+			select {
+			case <-returned:
+			case <-over:
+			}
+			close(done)
+		})
+	}()
+	wait(t, returned)
 	wait(t, done)
 }
 
 // A synced group that changes nothing tells when those before it are durable.
-func testEmptyGroup(t *testing.T, e *env) {
+func testEmptyGroup(t require.TestingT, e *env) {
 	c := collect(4)
 	e.store.Write([]storage.Op{appendOp(logID(0), 0, 1)}, false, c.done(0))
 	e.store.Write(nil, true, c.done(1))
@@ -52,7 +55,7 @@ func testEmptyGroup(t *testing.T, e *env) {
 	require.EqualValues(t, 1, e.state(logID(0)).End)
 }
 
-func testGroupOverLogs(t *testing.T, e *env) {
+func testGroupOverLogs(t require.TestingT, e *env) {
 	var ops []storage.Op
 	for i := range 6 {
 		ops = append(ops, appendOp(logID(i), 0, i+1, 2))
@@ -69,7 +72,7 @@ func testGroupOverLogs(t *testing.T, e *env) {
 	}
 }
 
-func testRefusedOps(t *testing.T, e *env) {
+func testRefusedOps(t require.TestingT, e *env) {
 	id, other := logID(0), logID(1)
 	batches, end := run(10, 2, 3)
 	for name, op := range map[string]storage.Op{
@@ -113,7 +116,7 @@ func testRefusedOps(t *testing.T, e *env) {
 		require.Equal(t, before, e.state(id), name)
 		require.EqualValues(t, 4, e.state(other).End, name)
 	}
-	for _, kind := range []storage.Kind{storage.Truncate, storage.Trim, storage.Reset} {
+	for _, kind := range []storage.Kind{storage.Truncate, storage.Trim} {
 		r := e.write(storage.Op{Log: logID(int(kind) + 10), Kind: kind, Epochs: epochs()})
 		require.NoError(t, r.Err)
 		require.ErrorIs(t, r.Refused[logID(int(kind)+10)], storage.ErrUnknownLog)
@@ -121,18 +124,56 @@ func testRefusedOps(t *testing.T, e *env) {
 	e.must(storage.Op{Log: logID(30), Kind: storage.Delete})
 }
 
-func testRefusedStaysRefused(t *testing.T, e *env) {
+func testRefusedStaysRefused(t require.TestingT, e *env) {
 	id := logID(0)
 	e.must(appendOp(id, 0, 2))
 	require.Error(t, e.write(appendOp(id, 3, 1)).Refused[id])
 	require.Error(t, e.write(appendOp(id, 2, 1)).Refused[id], "would fit, had the one before been taken")
-	require.Error(t, e.write(storage.Op{Log: id, Kind: storage.Delete}).Refused[id])
+	require.Error(t, e.write(storage.Op{Log: id, Kind: storage.Reset, Epochs: epochs()}).Refused[id])
+	require.Error(t, e.write(storage.Op{Log: id, Kind: storage.Meta}).Refused[id])
 	require.EqualValues(t, 2, e.state(id).End)
 	e.reopen()
 	e.must(appendOp(id, 2, 1))
 }
 
-func testLogsOpsTogether(t *testing.T, e *env) {
+// Delete is never refused, and what comes after it finds no log.
+func testDeleteEndsRefusal(t require.TestingT, e *env) {
+	id, other := logID(0), logID(1)
+	e.must(appendOp(id, 0, 2), appendOp(other, 0, 1))
+	require.Error(t, e.write(appendOp(id, 3, 1)).Refused[id])
+	e.must(storage.Op{Log: id, Kind: storage.Delete})
+	e.must(appendOp(id, 0, 3))
+	require.EqualValues(t, 3, e.state(id).End)
+	e.reopen()
+	require.EqualValues(t, 3, e.state(id).End)
+
+	// In one group, in front of which nothing is known of the refusal yet.
+	e.must(
+		appendOp(id, 7, 1), appendOp(other, 1, 1),
+		storage.Op{Log: id, Kind: storage.Delete},
+		storage.Op{Log: id, Kind: storage.Reset, Offset: 5, HW: 5, Epochs: epochs(2, 5), Led: ptr(int32(2))},
+		appendOp(id, 5, 2),
+	)
+	for range 2 {
+		s := e.state(id)
+		require.Equal(t, [4]int64{5, 7, 0, 2}, [4]int64{s.Start, s.End, s.HW, int64(s.Led)})
+		require.Equal(t, appendOp(id, 5, 2).Batches[0], e.all(id))
+		require.EqualValues(t, 2, e.state(other).End)
+		e.reopen()
+	}
+
+	// What is refused behind it takes it along.
+	before := e.state(id)
+	r := e.write(storage.Op{Log: id, Kind: storage.Delete}, storage.Op{Log: id, Kind: storage.Meta, HW: 1})
+	require.Error(t, r.Refused[id])
+	require.Equal(t, before, e.state(id))
+	require.Error(t, e.write(appendOp(id, 7, 1)).Refused[id])
+	e.must(storage.Op{Log: id, Kind: storage.Delete}, storage.Op{Log: id, Kind: storage.Meta})
+	e.reopen()
+	require.Equal(t, storage.NewState(), e.state(id))
+}
+
+func testLogsOpsTogether(t require.TestingT, e *env) {
 	id := logID(0)
 	e.must(appendOp(id, 0, 2))
 	r := e.write(appendOp(id, 2, 1), appendOp(id, 9, 1), appendOp(id, 3, 1))
@@ -146,7 +187,7 @@ func testLogsOpsTogether(t *testing.T, e *env) {
 	require.NotContains(t, logs, logID(1))
 }
 
-func testTruncate(t *testing.T, e *env) {
+func testTruncate(t require.TestingT, e *env) {
 	id := logID(0)
 	op := appendOp(id, 0, 2, 3, 4)
 	op.Epochs, op.Led, op.HW = epochs(1, 0, 2, 5), ptr(int32(9)), 5
@@ -185,7 +226,7 @@ func testTruncate(t *testing.T, e *env) {
 	require.EqualValues(t, 1, e.state(id).End)
 }
 
-func testTruncateWithinGroup(t *testing.T, e *env) {
+func testTruncateWithinGroup(t require.TestingT, e *env) {
 	id := logID(0)
 	e.must(appendOp(id, 0, 2, 2))
 	second := batch(6, 2, 10, 77)
@@ -221,7 +262,7 @@ func testTruncateWithinGroup(t *testing.T, e *env) {
 	require.EqualValues(t, 5, e.state(id).End)
 }
 
-func testTrim(t *testing.T, e *env) {
+func testTrim(t require.TestingT, e *env) {
 	id := logID(0)
 	op := appendOp(id, 0, 2, 3, 4)
 	op.Led = ptr(int32(3))
@@ -251,8 +292,14 @@ func testTrim(t *testing.T, e *env) {
 	require.EqualValues(t, 3, e.state(id).Led)
 }
 
-func testReset(t *testing.T, e *env) {
+func testReset(t require.TestingT, e *env) {
 	id := logID(0)
+	e.must(storage.Op{Log: id, Kind: storage.Reset, Offset: 70, HW: 70, Epochs: epochs(4, 70)})
+	for range 2 {
+		require.Equal(t, storage.State{Start: 70, End: 70, HW: 70, Led: -1, Epochs: epochs(4, 70)}, e.state(id), "made by it")
+		e.reopen()
+	}
+	e.must(storage.Op{Log: id, Kind: storage.Delete})
 	op := appendOp(id, 0, 2, 3)
 	op.Led, op.Epochs = ptr(int32(3)), epochs(3, 0)
 	e.must(op)
@@ -270,7 +317,7 @@ func testReset(t *testing.T, e *env) {
 	}
 }
 
-func testDelete(t *testing.T, e *env) {
+func testDelete(t require.TestingT, e *env) {
 	id := logID(0)
 	op := appendOp(id, 0, 2, 3)
 	op.Led, op.Epochs = ptr(int32(3)), epochs(3, 0)
@@ -297,7 +344,7 @@ func testDelete(t *testing.T, e *env) {
 	}
 }
 
-func testMeta(t *testing.T, e *env) {
+func testMeta(t require.TestingT, e *env) {
 	id := logID(0)
 	e.must(storage.Op{Log: id, Kind: storage.Meta, Led: ptr(int32(2)), Epochs: epochs(2, 0)})
 	e.must(appendOp(id, 0, 4))
@@ -318,7 +365,7 @@ func testMeta(t *testing.T, e *env) {
 	require.Equal(t, [2]int64{-1, 0}, [2]int64{int64(s.Led), s.HW})
 }
 
-func testBytes(t *testing.T, e *env) {
+func testBytes(t require.TestingT, e *env) {
 	id := logID(0)
 	var want int64
 	at := int64(0)

@@ -72,6 +72,11 @@ func (m *Model) Apply(ops []storage.Op) map[storage.LogID]bool {
 	next := m.Clone()
 	refused := map[storage.LogID]bool{}
 	for _, op := range ops {
+		if op.Kind == storage.Delete {
+			delete(refused, op.Log)
+			delete(m.refused, op.Log)
+			delete(next.refused, op.Log)
+		}
 		if refused[op.Log] || m.refused[op.Log] || !next.applyOne(op) {
 			refused[op.Log] = true
 		}
@@ -94,7 +99,7 @@ func (m *Model) applyOne(op storage.Op) bool {
 		return true
 	}
 	if !exists {
-		if op.Kind != storage.Append && op.Kind != storage.Meta {
+		if op.Kind == storage.Truncate || op.Kind == storage.Trim {
 			return false
 		}
 		l = twin{Led: -1}

@@ -1,5 +1,16 @@
 // Package storagetest is the conformance suite of storage.Store: what every
 // implementation must do, whatever it keeps logs in.
+//
+// It holds a Store to its contract: the order of groups and of their dones, that a
+// group is atomic and that of one log all ops of it fit or none is applied, what
+// each kind of op does and when it is refused, that logs and the node survive, that
+// reads give whole, consecutive batches, and the end of a store. With what the
+// Place can do beyond Open (Crasher, Damager, Faults) it tests also what a crash may
+// take, the difference between synced and unsynced groups, Unclean, damaged logs,
+// and a Close that the disk does not answer; without, these tests are skipped, and
+// the host must make sure of them by itself.
+//
+// What it cannot see: whether synced data is on a medium that survives a power cut.
 package storagetest
 
 import (
@@ -15,9 +26,35 @@ import (
 )
 
 // Place is where stores are opened one after the other: each Open shows what the
-// store before it has kept. The suite closes a store before it opens the next.
+// store before it has kept. The suite closes a store, or has it crash, before it
+// opens the next.
 type Place interface {
 	Open() (storage.Store, error)
+}
+
+// Crasher is a Place that can play the end of a process together with a power cut.
+type Crasher interface {
+	// Crash ends the open store, if one is, without a word to it, and loses what is
+	// not durable, or any suffix of it. The suite does not use that store again, not
+	// even to close it. Crash returns when Open may be called.
+	Crash()
+}
+
+// Damager is a Place that can damage a log while no store is open, so that the next
+// open finds out (storage.State): with led in a way that leaves Led unreadable,
+// without in one that leaves it readable.
+type Damager interface {
+	Damage(log storage.LogID, led bool)
+}
+
+// Faults is a Place whose disk can hang and fail. Stores that it opens must bound
+// their Close to some seconds.
+type Faults interface {
+	// Hang makes writes and syncs of the open store wait, or ends that.
+	Hang(on bool)
+	// Fail makes writes and syncs of the open store fail, those that are waiting too,
+	// until the next Open.
+	Fail()
 }
 
 // Run runs the suite. new returns a place that holds nothing yet; it is called
@@ -30,39 +67,87 @@ func Run(t *testing.T, new func(t testing.TB) Place) {
 // RunExamples runs the suite without its random part, which needs thousands of
 // syncs: for a place on a real disk.
 func RunExamples(t *testing.T, new func(t testing.TB) Place) {
-	for _, test := range []struct {
-		name string
-		run  func(t *testing.T, e *env)
-	}{
-		{"DonesInOrder", testDonesInOrder},
-		{"EmptyGroup", testEmptyGroup},
-		{"DoneNotInsideWrite", testDoneNotInsideWrite},
-		{"GroupOverLogs", testGroupOverLogs},
-		{"RefusedOps", testRefusedOps},
-		{"RefusedStaysRefused", testRefusedStaysRefused},
-		{"LogsOpsTogether", testLogsOpsTogether},
-		{"Truncate", testTruncate},
-		{"TruncateWithinGroup", testTruncateWithinGroup},
-		{"Trim", testTrim},
-		{"Reset", testReset},
-		{"Delete", testDelete},
-		{"Meta", testMeta},
-		{"Bytes", testBytes},
-		{"ReadBoundaries", testReadBoundaries},
-		{"ReadIsACopy", testReadIsACopy},
-		{"Node", testNode},
-		{"InUse", testInUse},
-		{"AfterClose", testAfterClose},
-		{"CloseWhileWriting", testCloseWhileWriting},
-		{"Concurrent", testConcurrent},
-	} {
+	for _, test := range examples() {
 		t.Run(test.name, func(t *testing.T) {
 			e := &env{t: t, place: new(t)}
-			e.open()
-			defer func() { require.NoError(t, e.store.Close()) }()
-			test.run(t, e)
+			if !test.possible(e.place) {
+				t.Skip("the place cannot play this")
+			}
+			test.on(e)
 		})
 	}
+}
+
+// example is one test of the suite. What it needs beyond Place is said by needs.
+type example struct {
+	name  string
+	run   func(t require.TestingT, e *env)
+	needs need
+}
+
+type need uint8
+
+const (
+	crashes need = 1 << iota
+	damage
+	faults
+)
+
+func examples() []example {
+	return []example{
+		{"DonesInOrder", testDonesInOrder, 0},
+		{"EmptyGroup", testEmptyGroup, 0},
+		{"DoneNotInsideWrite", testDoneNotInsideWrite, 0},
+		{"GroupOverLogs", testGroupOverLogs, 0},
+		{"RefusedOps", testRefusedOps, 0},
+		{"RefusedStaysRefused", testRefusedStaysRefused, 0},
+		{"DeleteEndsRefusal", testDeleteEndsRefusal, 0},
+		{"LogsOpsTogether", testLogsOpsTogether, 0},
+		{"Truncate", testTruncate, 0},
+		{"TruncateWithinGroup", testTruncateWithinGroup, 0},
+		{"Trim", testTrim, 0},
+		{"Reset", testReset, 0},
+		{"Delete", testDelete, 0},
+		{"Meta", testMeta, 0},
+		{"Bytes", testBytes, 0},
+		{"ReadBoundaries", testReadBoundaries, 0},
+		{"ReadIsACopy", testReadIsACopy, 0},
+		{"Node", testNode, 0},
+		{"InUse", testInUse, 0},
+		{"AfterClose", testAfterClose, 0},
+		{"CloseWhileWriting", testCloseWhileWriting, 0},
+		{"Concurrent", testConcurrent, 0},
+		{"CleanClose", testCleanClose, 0},
+		{"UncleanAfterCrash", testUncleanAfterCrash, crashes},
+		{"CloseMakesDurable", testCloseMakesDurable, crashes},
+		{"SyncedSurvivesCrash", testSyncedSurvivesCrash, crashes},
+		{"CrashLosesSuffix", testCrashLosesSuffix, crashes},
+		{"UnsyncedDoesNotWait", testUnsyncedDoesNotWait, faults},
+		{"FailedWrite", testFailedWrite, faults},
+		{"UnsyncedFailsLater", testUnsyncedFailsLater, faults},
+		{"CloseOnHungDisk", testCloseOnHungDisk, faults},
+		{"DamagedLog", testDamagedLog, damage},
+		{"DamagedLogReplaced", testDamagedLogReplaced, damage},
+		{"DamagedLogReset", testDamagedLogReset, damage},
+	}
+}
+
+func (x example) possible(p Place) bool {
+	_, crasher := p.(Crasher)
+	_, damager := p.(Damager)
+	_, faulty := p.(Faults)
+	return (x.needs&crashes == 0 || crasher) && (x.needs&damage == 0 || damager) && (x.needs&faults == 0 || faulty)
+}
+
+// on runs the test in e and closes the store that it leaves open.
+func (x example) on(e *env) {
+	e.open()
+	defer func() {
+		if e.store != nil {
+			require.NoError(e.t, e.store.Close())
+		}
+	}()
+	x.run(e.t, e)
 }
 
 // env is one test's store.
@@ -80,6 +165,20 @@ func (e *env) open() {
 
 func (e *env) reopen() {
 	require.NoError(e.t, e.store.Close())
+	e.open()
+}
+
+// crash loses what is not durable and opens what is left.
+func (e *env) crash() {
+	e.store = nil
+	e.place.(Crasher).Crash()
+	e.open()
+}
+
+// damage damages the log between two opens.
+func (e *env) damage(id storage.LogID, led bool) {
+	require.NoError(e.t, e.store.Close())
+	e.place.(Damager).Damage(id, led)
 	e.open()
 }
 
@@ -111,11 +210,14 @@ func (e *env) all(id storage.LogID) []byte {
 	return r.Batches
 }
 
+// settle is how long the suite waits for what must come.
+const settle = time.Minute
+
 func wait[T any](t require.TestingT, c <-chan T) (v T) {
 	select {
 	case v = <-c:
-	case <-time.After(time.Minute):
-		require.FailNow(t, "nothing came within a minute")
+	case <-time.After(settle):
+		require.FailNow(t, "nothing came within "+settle.String())
 	}
 	return v
 }
@@ -190,6 +292,9 @@ func (c *collector) done(i int) func(storage.Result) {
 	return func(r storage.Result) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if len(c.got) == c.want {
+			return // one too many: got has one twice
+		}
 		c.got, c.errs = append(c.got, i), append(c.errs, r.Err)
 		if len(c.got) == c.want {
 			close(c.all)
