@@ -505,8 +505,10 @@ func TestAttackDamagedColdRead(t *testing.T) {
 		}
 		rep, err = r.broker(1).Replica(ctx, "t", led)
 		require.NoError(t, err)
-		require.Equal(t, "failed", rep.Role)
+		require.NotEqual(t, "leader", rep.Role)
+		require.EqualValues(t, 1, r.broker(1).Status().Damaged)
 		require.NoError(t, r.broker(1).Ready(ctx))
+		r.node(1).store.readErr.Store(nil)
 		for n := range 3 {
 			_, err := r.client.Partition("t", n).Append(ctx, Record{Value: []byte("x")})
 			require.NoError(t, err)

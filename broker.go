@@ -15,13 +15,6 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// closeLimit bounds how long Close waits for goroutines that hang in a store,
-// a coordination store or a transport that does not return.
-const closeLimit = 5 * time.Second
-
-// errAbandoned says that Close could not end everything in time.
-var errAbandoned = errors.New("tidemark: closed, but a call to the store, the transport or the coordination store has not returned")
-
 // errNoTransport says why a broker is not ready.
 var errNoTransport = errors.New("tidemark: Config.Transport is nil, but the cluster has other brokers")
 
@@ -38,6 +31,7 @@ type Broker struct {
 	log    *slog.Logger
 	clock  func() time.Duration // monotonic
 	random func([]byte)         // for identifiers
+	levels levelRange           // feature levels that it supports
 
 	ctx      context.Context // ends when the broker stops
 	cancel   context.CancelFunc
@@ -68,11 +62,17 @@ type Broker struct {
 	nodeWrite      atomic.Int64 // since when the store has been writing the node's record; 0: it does not
 	controllerTerm atomic.Int32 // controller epoch; -1: not known
 	unfit          atomic.Pointer[error]
+	draining       atomic.Bool  // takes no more calls from clients
+	cutOff         atomic.Bool  // Close ended something that was under way
+	storeState     atomic.Int32 // a StoreState, as last told
+	observer       *observing   // nil: nobody is told
 
-	mu        sync.Mutex
-	clusterID protocol.UUID
-	regError  error
-	counts    counters
+	mu         sync.Mutex
+	clusterID  protocol.UUID
+	regError   error
+	renewError error
+	warned     map[string]time.Duration // when what was last said; see warn
+	counts     counters
 }
 
 // Open starts a broker on what the configuration gives it. It loads the logs,
@@ -102,6 +102,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 			return nil, fmt.Errorf("tidemark: transport: %w", err)
 		}
 	}
+	if b.observer != nil {
+		go b.observer.run()
+	}
 	for _, l := range b.loops {
 		b.spawn(l.run)
 	}
@@ -118,7 +121,7 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 func newBroker(cfg Config) *Broker {
 	began := time.Now()
 	b := &Broker{
-		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), view: newView(),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), view: newView(), levels: levelRange{minLevel, maxLevel}, warned: make(map[string]time.Duration),
 		clock:  func() time.Duration { return time.Since(began) },
 		random: func(p []byte) { _, _ = rand.Read(p) }, // never fails
 		appends: newRequests(
@@ -133,11 +136,12 @@ func newBroker(cfg Config) *Broker {
 	b.controller.Store(-1)
 	b.controllerTerm.Store(-1)
 	b.Client = NewClient(func() []*Broker { return []*Broker{b} }, ClientOptions{})
+	b.observer = newObserving(cfg.Observer, cfg.ID, cfg.Logger)
 	b.links = newLinkSet(b)
 	b.control = newControlLoop(b)
 	b.cold = newPool(b)
 	b.writer = &storeWriter{store: cfg.Store, now: b.now, stored: b.groupStored, failed: func(err error) {
-		b.becomeUnfit(fmt.Errorf("%w: %w", ErrStorage, err))
+		b.becomeUnfit(because(ErrStorage, err))
 	}}
 	for i := range cfg.Loops {
 		b.loops = append(b.loops, newEventLoop(b, i))
@@ -149,7 +153,7 @@ func newBroker(cfg Config) *Broker {
 func (b *Broker) loadLogs() error {
 	logs, err := b.cfg.Store.Logs()
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStorage, err)
+		return because(ErrStorage, err)
 	}
 	for id, state := range logs {
 		b.loops[b.loopOf(id)].shard.load(id, state)
@@ -246,9 +250,10 @@ func (b *Broker) deliver(from int32, fromEpoch int64, p *protocol.Payload) {
 	for i := range p.CommandAnswers {
 		b.commands.finish(from, p.CommandAnswers[i].Request, p.CommandAnswers[i])
 	}
-	if len(p.Updates)+len(p.UpdateAcks)+len(p.OrderReplies)+len(p.Proposals)+len(p.Commands) > 0 {
+	if len(p.Updates)+len(p.UpdateAcks)+len(p.OrderReplies)+len(p.Removals)+len(p.Proposals)+len(p.Commands) > 0 {
 		control := protocol.Payload{
-			Updates: p.Updates, UpdateAcks: p.UpdateAcks, OrderReplies: p.OrderReplies, Proposals: p.Proposals, Commands: p.Commands,
+			Updates: p.Updates, UpdateAcks: p.UpdateAcks, OrderReplies: p.OrderReplies, Removals: p.Removals,
+			Proposals: p.Proposals, Commands: p.Commands,
 		}
 		b.control.post(func(time.Duration) { b.control.onPayload(from, fromEpoch, &control) })
 	}
@@ -351,23 +356,82 @@ func (b *Broker) setCluster(id protocol.UUID) {
 
 func (b *Broker) setRegistrationError(err error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.regError = err
+	b.regError, b.renewError = err, nil
+	b.mu.Unlock()
+	if err != nil {
+		b.warn("could not register", "error", err)
+	}
 }
 
-// checkStore says why the broker should hold itself unfit, if it should (D16).
-func (b *Broker) checkStore() error {
-	if err := b.cfg.Store.Health().Err; err != nil {
-		return fmt.Errorf("%w: %w", ErrStorage, err)
+func (b *Broker) setRenewalError(err error) {
+	b.mu.Lock()
+	b.renewError = err
+	b.mu.Unlock()
+	if err != nil {
+		b.warn("could not renew session", "error", err)
 	}
+}
+
+// warnEvery is how often warn says the same again.
+const warnEvery = time.Minute
+
+// warn logs what may go on for long: as a warning at first and once a minute, for
+// debugging in between.
+func (b *Broker) warn(msg string, args ...any) {
+	now, level := b.now(), slog.LevelWarn
+	b.mu.Lock()
+	if at, said := b.warned[msg]; said && now-at < warnEvery {
+		level = slog.LevelDebug
+	} else {
+		b.warned[msg] = now
+	}
+	b.mu.Unlock()
+	b.log.Log(b.ctx, level, msg, append([]any{"broker", b.cfg.ID}, args...)...)
+}
+
+// storeAge is how long the store's oldest write has been under way; 0: there is none.
+func (b *Broker) storeAge() time.Duration {
 	age, _ := b.writer.load()
 	if since := b.nodeWrite.Load(); since != 0 {
 		age = max(age, b.now()-time.Duration(since))
 	}
-	if age > b.cfg.StoreStallLimit {
-		return fmt.Errorf("%w: a write has been under way for %v", ErrStorage, age.Round(time.Millisecond))
+	return age
+}
+
+// checkStore looks after the store, and holds the broker unfit when it fails or
+// hangs (D16).
+func (b *Broker) checkStore() {
+	age := b.storeAge()
+	switch err := b.cfg.Store.Health().Err; {
+	case err != nil:
+		b.becomeUnfit(because(ErrStorage, err))
+	case age > b.cfg.StoreStallLimit:
+		b.becomeUnfit(fmt.Errorf("%w: a write has been under way for %v", ErrStorage, age.Round(time.Millisecond)))
+	case age > b.cfg.storeSlow():
+		b.storeIs(StoreStalled, age, nil)
+	default:
+		b.storeIs(StoreOK, age, nil)
 	}
-	return nil
+}
+
+// storeIs tells of a change of the store's state. One that failed stays so.
+func (b *Broker) storeIs(state StoreState, age time.Duration, err error) {
+	for {
+		was := StoreState(b.storeState.Load())
+		if was == state || was == StoreFailed {
+			return
+		}
+		if b.storeState.CompareAndSwap(int32(was), int32(state)) {
+			break
+		}
+	}
+	switch state {
+	case StoreStalled:
+		b.log.Warn("store stalled", "broker", b.cfg.ID, "age", age)
+	case StoreOK:
+		b.log.Info("store goes on", "broker", b.cfg.ID)
+	}
+	b.observer.store(StoreEvent{State: state, Age: age, Err: err})
 }
 
 // becomeUnfit ends every role for the rest of this open: a store that failed or
@@ -377,6 +441,10 @@ func (b *Broker) becomeUnfit(why error) {
 		return
 	}
 	b.log.Error("broker is unfit", "broker", b.cfg.ID, "reason", why)
+	if errors.Is(why, ErrStorage) {
+		b.storeIs(StoreFailed, b.storeAge(), why)
+	}
+	b.observer.unfit(why)
 	b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onUnfit() }})
 	b.control.post(func(time.Duration) {
 		if b.control.meta != nil {
@@ -398,16 +466,10 @@ func (b *Broker) Ready(ctx context.Context) error {
 	for {
 		_, _, whole, changed := b.view.topic("")
 		why := b.notReady(whole)
-		if b.ctx.Err() != nil {
-			return ErrClosed
-		}
-		if why == nil {
-			return nil
-		}
-		if errors.Is(why, ErrUnfit) {
+		if why == nil || errors.Is(why, ErrUnfit) || errors.Is(why, ErrClosed) {
 			return why
 		}
-		if err := wait(ctx, changed, b.stopping, 20*time.Millisecond); err != nil {
+		if err := wait(ctx, changed, b.stopping, 20*time.Millisecond); err != nil && ctx.Err() != nil {
 			return ctxError(ctx, why)
 		}
 	}
@@ -418,8 +480,10 @@ func (b *Broker) notReady(whole bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
+	case b.ctx.Err() != nil || b.draining.Load():
+		return ErrClosed
 	case unfit != nil:
-		return fmt.Errorf("%w: %w", ErrUnfit, unfit)
+		return because(ErrUnfit, unfit)
 	case b.regError != nil:
 		return b.regError
 	case !b.attached.Load():
@@ -428,67 +492,6 @@ func (b *Broker) notReady(whole bool) error {
 		return errNoTransport
 	case !whole:
 		return ErrNoController
-	}
-	return nil
-}
-
-// Shutdown takes no more appends and commands from clients of this broker, waits
-// until those under way are decided or ctx ends, then deregisters and closes. It
-// returns ctx's error when it cut something off. Leadership is not handed over
-// first: what clients elsewhere send to this broker's partitions meanwhile may end
-// as Unknown.
-func (b *Broker) Shutdown(ctx context.Context) error {
-	b.appends.drain()
-	b.commands.drain()
-	var cut error
-	for b.appends.open()+b.commands.open() > 0 && cut == nil {
-		cut = wait(ctx, nil, b.stopping, 5*time.Millisecond)
-	}
-	return errors.Join(cut, b.Close())
-}
-
-// Close stops the broker at once: appends under way end as Unknown with
-// ErrClosed. It deregisters if the coordination store answers within a second.
-// It is idempotent, and returns in bounded time even when a disk or a peer hangs;
-// its error then says so. Store and Coordination stay open: they are the host's.
-func (b *Broker) Close() error {
-	b.closing.Do(func() {
-		b.cancel()
-		done := make(chan error, 1)
-		go func() {
-			var err error
-			if b.cfg.Transport != nil {
-				err = b.cfg.Transport.Close()
-			}
-			b.running.Wait()
-			done <- err
-		}()
-		b.appends.close()
-		b.reads.close()
-		b.commands.close()
-		timer := time.NewTimer(closeLimit)
-		defer timer.Stop()
-		select {
-		case b.closeErr = <-done:
-		case <-timer.C:
-			b.closeErr = errAbandoned
-		}
-	})
-	return b.closeErr
-}
-
-// wait returns when changed is closed or the pause is over; an error when ctx or
-// stopping ended first. A nil channel never fires.
-func wait(ctx context.Context, changed, stopping <-chan struct{}, pause time.Duration) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-changed:
-	case <-timer.C:
-	case <-stopping:
-		return ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 	return nil
 }

@@ -86,11 +86,11 @@ func (c *Client) pick(attempt int) (*Broker, error) {
 	}
 	for i := range all {
 		b := all[(i+attempt)%len(all)]
-		if b == nil || b.ctx.Err() != nil {
+		if b == nil || b.ctx.Err() != nil || b.draining.Load() {
 			continue
 		}
 		if why := b.unfitReason(); why != nil {
-			err = fmt.Errorf("%w: %w", ErrUnfit, why)
+			err = because(ErrUnfit, why)
 			continue
 		}
 		at := 1
@@ -137,10 +137,10 @@ func (c *Client) newest(b *Broker, id protocol.PartitionID) (protocol.PartitionS
 	return s, ok, changed
 }
 
-// open returns the broker with that id, if it is one of the source's and open.
+// open returns the broker with that id, if it is one of the source's and takes calls.
 func (c *Client) open(id int32) *Broker {
 	for _, b := range c.source() {
-		if b != nil && b.cfg.ID == id && b.ctx.Err() == nil {
+		if b != nil && b.cfg.ID == id && b.ctx.Err() == nil && !b.draining.Load() {
 			return b
 		}
 	}
@@ -157,62 +157,103 @@ type route struct {
 	state  protocol.PartitionState
 }
 
-// topicOf finds a topic's description, waiting for the image where that makes
-// sense, and the broker that knew it.
-func (c *Client) topicOf(ctx context.Context, name string, attempt int) (*Broker, protocol.Topic, error) {
+// obstacle is why a call cannot be made now.
+type obstacle struct {
+	err     error
+	passing bool            // it may be over by itself
+	changed <-chan struct{} // closed with the next change of what was looked at; nil: nothing tells
+}
+
+// over reports whether the obstacle has to be taken for what it is. since is when
+// the caller's topic or partition was first missing; a broker may not have heard of
+// it yet.
+func (o *obstacle) over(since *time.Time) bool {
+	missing := errors.Is(o.err, ErrUnknownTopic) || errors.Is(o.err, ErrUnknownPartition) || errors.Is(o.err, ErrTopicRecreated)
+	if !o.passing || !missing {
+		return !o.passing
+	}
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	return time.Since(*since) > unknownGrace
+}
+
+// patiently repeats an attempt until it succeeds, its obstacle is none that passes,
+// or ctx ends.
+func patiently(ctx context.Context, attempt int, try func(attempt int) *obstacle) error {
 	var missing time.Time
 	for ; ; attempt++ {
-		b, err := c.some(ctx, attempt)
-		if err != nil {
-			return nil, protocol.Topic{}, err
+		no := try(attempt)
+		switch {
+		case no == nil:
+			return nil
+		case no.over(&missing):
+			return no.err
 		}
-		t, ok, whole, changed := b.view.topic(name)
-		if ok {
-			return b, t, nil
-		}
-		why := ErrNoController
-		if whole {
-			why = fmt.Errorf("%w: %q", ErrUnknownTopic, name)
-			if missing.IsZero() {
-				missing = time.Now()
-			}
-			if time.Since(missing) > unknownGrace {
-				return nil, t, why
-			}
-		}
-		if err := wait(ctx, changed, nil, retryPause); err != nil {
-			return nil, t, ctxError(ctx, why)
+		if wait(ctx, no.changed, nil, retryPause) != nil {
+			return ctxError(ctx, no.err)
 		}
 	}
 }
 
-// locate finds the way to a partition's leader, waiting while there is none.
-// bound, when not zero, is the topic id that the caller began with; attempt counts
-// its tries, so that each goes by another broker.
-func (c *Client) locate(ctx context.Context, topic string, n int32, bound protocol.UUID, attempt int) (route, error) {
-	for ; ; attempt++ {
-		b, t, err := c.topicOf(ctx, topic, attempt)
-		switch {
-		case err != nil:
-			return route{}, err
-		case !bound.IsZero() && bound != t.ID:
-			return route{}, fmt.Errorf("%w: %q", ErrTopicRecreated, topic)
-		case n < 0 || n >= t.Config.Partitions:
-			return route{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, topic, n, t.Config.Partitions)
-		}
-		id := protocol.PartitionID{Topic: t.ID, Partition: n}
-		s, ok, changed := c.newest(b, id)
-		if ok && s.Leader != protocol.NoLeader {
-			r := route{client: c, via: b, leader: s.Leader, epoch: s.LeaderEpoch, id: id, state: s}
-			if at := c.open(s.Leader); at != nil {
-				r.via = at
-			}
-			return r, nil
-		}
-		if err := wait(ctx, changed, nil, retryPause); err != nil {
-			return route{}, ctxError(ctx, ErrNotLeader)
-		}
+// lookTopic finds a topic's description, and the broker that knows it.
+func (c *Client) lookTopic(name string, attempt int) (*Broker, protocol.Topic, *obstacle) {
+	b, err := c.pick(attempt)
+	if err != nil {
+		return nil, protocol.Topic{}, &obstacle{err: err, passing: errors.Is(err, ErrNoBroker)}
 	}
+	t, ok, whole, changed := b.view.topic(name)
+	switch {
+	case ok:
+		return b, t, nil
+	case whole:
+		return nil, t, &obstacle{fmt.Errorf("%w: %q", ErrUnknownTopic, name), true, changed}
+	}
+	return nil, t, &obstacle{ErrNoController, true, changed}
+}
+
+// topicOf is lookTopic, waiting for the image where that makes sense.
+func (c *Client) topicOf(ctx context.Context, name string, attempt int) (b *Broker, t protocol.Topic, err error) {
+	err = patiently(ctx, attempt, func(attempt int) (no *obstacle) {
+		b, t, no = c.lookTopic(name, attempt)
+		return no
+	})
+	return b, t, err
+}
+
+// look finds the way to a partition's leader. bound, when not zero, is the topic id
+// that the caller began with; attempt counts its tries, so that each goes by another
+// broker.
+func (c *Client) look(topic string, n int32, bound protocol.UUID, attempt int) (route, *obstacle) {
+	b, t, no := c.lookTopic(topic, attempt)
+	switch {
+	case no != nil:
+		return route{}, no
+	case !bound.IsZero() && bound != t.ID:
+		return route{}, &obstacle{err: fmt.Errorf("%w: %q", ErrTopicRecreated, topic), passing: true}
+	}
+	id := protocol.PartitionID{Topic: t.ID, Partition: n}
+	s, ok, changed := c.newest(b, id)
+	switch {
+	case n < 0 || n >= t.Config.Partitions:
+		return route{}, &obstacle{fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, topic, n, t.Config.Partitions), n >= 0, changed}
+	case !ok || s.Leader == protocol.NoLeader:
+		return route{}, &obstacle{ErrNotLeader, true, changed}
+	}
+	r := route{client: c, via: b, leader: s.Leader, epoch: s.LeaderEpoch, id: id, state: s}
+	if at := c.open(s.Leader); at != nil {
+		r.via = at
+	}
+	return r, nil
+}
+
+// locate is look, waiting while there is no leader.
+func (c *Client) locate(ctx context.Context, topic string, n int32, bound protocol.UUID, attempt int) (r route, err error) {
+	err = patiently(ctx, attempt, func(attempt int) (no *obstacle) {
+		r, no = c.look(topic, n, bound, attempt)
+		return no
+	})
+	return r, err
 }
 
 // append sends an append along the route. done is called once, from any
@@ -226,7 +267,7 @@ func (r *route) append(a protocol.Append, session *uint64, done func(protocol.Ap
 	if a.Request == 0 {
 		return false
 	}
-	if b.sendWith(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, sendOptions{bulk: true, session: session}) {
+	if b.sendWith(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, sendOptions{bulk: true, session: session, client: true}) {
 		return true
 	}
 	return !b.appends.drop(a.Request)
@@ -240,7 +281,7 @@ func (r *route) read(q protocol.Read, done func(protocol.ReadAnswer)) bool {
 	if q.Request == 0 {
 		return false
 	}
-	if b.send(r.leader, &protocol.Payload{Reads: []protocol.Read{q}}) {
+	if b.sendWith(r.leader, &protocol.Payload{Reads: []protocol.Read{q}}, sendOptions{client: true}) {
 		return true
 	}
 	return !b.reads.drop(q.Request)

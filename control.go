@@ -3,6 +3,7 @@ package tidemark
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,7 @@ type registry struct {
 	live       map[int32]registered
 	last       map[int32]brokerView // lastLife and its revision only
 	controller coordination.KV      // zero: there is none
+	features   coordination.KV      // zero: not seen
 	term       int32
 }
 
@@ -42,12 +44,16 @@ type controlLoop struct {
 	live     map[int32]int64      // what the shards were last told of the registrations
 	session  coordination.Session // nil: not registered
 	epoch    int64
-	links    map[int32]int64 // peers with a session, and their broker epochs
-	shown    controllerView  // what the shards were last told
+	links    map[int32]int64                // peers with a session, and their broker epochs
+	shown    controllerView                 // what the shards were last told
+	clearing map[protocol.UUID]map[int]bool // deleted topics, and the loops that have nothing of them
 
 	meta     *metadata // nil: not the Controller
 	claiming bool
 	standAt  time.Duration // when to stand again after a campaign that led to nothing; 0: not
+	tookAt   time.Duration // when meta became it
+	aside    time.Duration // for how long this broker stood aside the last time that it was cut off
+	asideTo  time.Duration // until when it does not stand
 	claims   uint64        // counts claims and losses: results of earlier ones are void
 }
 
@@ -55,7 +61,7 @@ func newControlLoop(b *Broker) *controlLoop {
 	return &controlLoop{
 		b: b, inbox: newMailbox[func(time.Duration)](), pool: newPool(b),
 		lookups: newPool(b), looking: make(map[protocol.PartitionID]bool),
-		member: newMember(), links: make(map[int32]int64),
+		member: newMember(), links: make(map[int32]int64), clearing: make(map[protocol.UUID]map[int]bool),
 	}
 }
 
@@ -64,7 +70,7 @@ func (c *controlLoop) post(step func(now time.Duration)) { c.inbox.put(step) }
 func (c *controlLoop) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	health := time.NewTicker(c.b.cfg.SessionTimeout / 4)
+	health := time.NewTicker(min(c.b.cfg.SessionTimeout, c.b.cfg.StoreStallLimit) / 4)
 	defer health.Stop()
 	var steps []func(time.Duration)
 	for {
@@ -78,9 +84,7 @@ func (c *controlLoop) run() {
 		case <-timer.C:
 		case <-c.inbox.ready:
 		case <-health.C:
-			if err := c.b.checkStore(); err != nil {
-				c.b.becomeUnfit(err)
-			}
+			c.b.checkStore()
 		}
 		steps = c.inbox.take(steps)
 		now := c.b.now()
@@ -111,6 +115,10 @@ func (c *controlLoop) finish(now time.Duration) {
 		}
 		for _, peer := range slices.Sorted(maps.Keys(eff.out)) {
 			c.b.send(peer, eff.out[peer])
+		}
+		for _, e := range eff.unclean {
+			c.b.log.Warn("unclean election", "broker", c.b.cfg.ID, "topic", e.topic, "partition", e.partition,
+				"leader", e.leader, "leader_epoch", e.leaderEpoch, "isr_before", e.was)
 		}
 		if eff.resign != nil {
 			c.resign(eff.resign)
@@ -159,6 +167,13 @@ func (c *controlLoop) reread(meta *metadata, r metaReread) {
 				kvs[key] = kv
 			}
 		}
+		if r.prefix != "" && err == nil {
+			var listed []coordination.KV
+			listed, _, err = c.b.cfg.Coordination.List(ctx, r.prefix)
+			for _, kv := range listed {
+				kvs[kv.Key] = kv
+			}
+		}
 		return func(now time.Duration) {
 			if c.meta == meta {
 				meta.onReread(now, r.token, kvs, err)
@@ -202,6 +217,7 @@ func (c *controlLoop) onRegistry(r registry) {
 		holder = claim.Broker
 	}
 	c.member.onController(holder, r.term)
+	c.showLevels()
 	if c.meta != nil {
 		if r.term > c.meta.epoch {
 			c.resign(errControllerMoved)
@@ -248,6 +264,11 @@ func (c *controlLoop) stand() {
 	if c.session == nil || c.meta != nil || c.claiming || c.b.unfitReason() != nil {
 		return
 	}
+	if now := c.b.now(); now < c.asideTo {
+		c.standAt = c.asideTo
+		c.release()
+		return
+	}
 	// A claim of this broker without its being the Controller is stale: of an earlier
 	// life, or of a campaign whose end it did not learn.
 	if claim, held := c.claim(); held && claim.Broker != c.b.cfg.ID {
@@ -264,7 +285,7 @@ func (c *controlLoop) stand() {
 			}
 			c.claiming = false
 			if err != nil {
-				c.b.log.Warn("could not become controller", "error", err)
+				c.b.warn("could not become controller", "error", err)
 			}
 			if meta != nil && c.b.unfitReason() == nil {
 				c.take(meta)
@@ -282,11 +303,7 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 	ctx, cancel := context.WithTimeout(c.b.ctx, c.b.cfg.SessionTimeout)
 	defer cancel()
 	if stale.Key != "" { // this broker's own, of an earlier life or campaign (D15)
-		_, err := store.Do(ctx, coordination.Txn{
-			Guards: []coordination.Guard{{Key: controllerKey, Revision: stale.Revision}},
-			Ops:    []coordination.Op{{Key: controllerKey, Delete: true}},
-		})
-		if err != nil {
+		if _, err := store.Do(ctx, withoutKey(stale)); err != nil {
 			return nil, err
 		}
 	}
@@ -322,9 +339,13 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 	if !ok || string(held.Value) != string(claim) || json.Unmarshal(now.Value, &current) != nil || held.Revision != now.Revision {
 		return nil, err
 	}
-	kvs, _, err := store.List(ctx, topicsPrefix)
-	if err != nil {
-		return nil, err
+	var kvs []coordination.KV
+	for _, prefix := range metadataPrefixes {
+		some, _, err := store.List(ctx, prefix)
+		if err != nil {
+			return nil, err
+		}
+		kvs = append(kvs, some...)
 	}
 	return newMetadata(c.b.cfg.ID, current.Epoch, now.Revision, kvs), nil
 }
@@ -333,11 +354,13 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 func (c *controlLoop) take(meta *metadata) {
 	c.meta = meta
 	c.b.log.Info("controller elected", "broker", c.b.cfg.ID, "controller_epoch", meta.epoch)
+	c.b.observer.controller(ControllerEvent{Acting: true, ControllerEpoch: meta.epoch})
 	for _, err := range meta.unreadable {
-		c.b.log.Error("left alone what cannot be read", "error", err)
+		c.b.log.Error("left alone what cannot be read", "broker", c.b.cfg.ID, "error", err)
 	}
 	c.member.onController(c.b.cfg.ID, meta.epoch)
-	meta.meet(c.b.now(), c.b.cfg.SessionTimeout/2, c.brokerViews())
+	c.tookAt = c.b.now()
+	meta.meet(c.tookAt, c.b.cfg.SessionTimeout, c.brokerViews())
 	meta.onLink(c.b.cfg.ID, true)
 	for _, peer := range slices.Sorted(maps.Keys(c.links)) {
 		meta.onLink(peer, true)
@@ -347,6 +370,12 @@ func (c *controlLoop) take(meta *metadata) {
 // resign stops acting as the Controller. What it led as a broker goes on (CE-11).
 func (c *controlLoop) resign(why error) {
 	c.b.log.Info("controller resigned", "broker", c.b.cfg.ID, "controller_epoch", c.meta.epoch, "reason", why)
+	c.b.observer.controller(ControllerEvent{ControllerEpoch: c.meta.epoch, Err: why})
+	if errors.Is(why, errCutOff) {
+		now := c.b.now()
+		c.aside = standAside(c.aside, now-c.tookAt, c.b.cfg.SessionTimeout)
+		c.asideTo, c.standAt = now+c.aside, now
+	}
 	out := c.meta.abdicate()
 	c.meta = nil
 	c.claims++
@@ -361,11 +390,14 @@ func (c *controlLoop) onLink(peer int32, epoch int64, up bool) {
 	switch {
 	case up:
 		c.links[peer] = epoch
+		c.b.log.Info("link is up", "broker", c.b.cfg.ID, "peer", peer)
 	case c.links[peer] != epoch:
 		return // the end of an earlier life's link, told late
 	default:
 		delete(c.links, peer)
+		c.b.log.Warn("link is down", "broker", c.b.cfg.ID, "peer", peer)
 	}
+	c.b.observer.link(LinkEvent{Broker: peer, Up: up})
 	if c.meta != nil {
 		c.meta.onLink(peer, up)
 	}
@@ -385,6 +417,9 @@ func (c *controlLoop) onPayload(from int32, fromEpoch int64, p *protocol.Payload
 	}
 	for _, r := range p.OrderReplies {
 		c.meta.onReply(from, fromEpoch, r)
+	}
+	for _, r := range p.Removals {
+		c.meta.onRemoval(from, fromEpoch, r)
 	}
 	for _, prop := range p.Proposals {
 		c.meta.onProposal(from, fromEpoch, prop)
@@ -419,6 +454,19 @@ func (c *controlLoop) onUpdate(from int32, u *protocol.Update) {
 		return
 	}
 	c.b.view.apply(c.member, u, completed)
+	for _, id := range u.Deleted {
+		c.clearing[id] = make(map[int]bool)
+	}
+	if len(u.Topics)+len(u.Deleted) > 0 {
+		c.b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) {
+			for _, t := range u.Topics {
+				s.onTopic(t)
+			}
+			for _, id := range u.Deleted {
+				s.onDeleted(id)
+			}
+		}})
+	}
 	perLoop := make([][]protocol.PartitionUpdate, len(c.b.loops))
 	for _, s := range u.States {
 		i := c.b.loopOf(s.ID)
@@ -433,6 +481,42 @@ func (c *controlLoop) onUpdate(from int32, u *protocol.Update) {
 				s.onState(now, states[j].ID, &states[j].State)
 			}
 		}})
+	}
+}
+
+// onCleared notes that a loop has nothing of a deleted topic any more. When none
+// has, the Controller is told, which asks again with every whole image (D21).
+func (c *controlLoop) onCleared(loop int, topic protocol.UUID) {
+	cleared := c.clearing[topic]
+	if cleared == nil {
+		return
+	}
+	cleared[loop] = true
+	if len(cleared) < len(c.b.loops) {
+		return
+	}
+	delete(c.clearing, topic)
+	if id := c.member.controller; id >= 0 {
+		c.b.send(id, &protocol.Payload{Removals: []protocol.Removal{{Topic: topic}}})
+	}
+}
+
+// showLevels tells clients about the feature levels. A broker that does not
+// support the one in force must not go on (B12).
+func (c *controlLoop) showLevels() {
+	kv := c.registry.features
+	if kv.Key == "" {
+		return
+	}
+	f, err := readFeatures(kv)
+	v := levelView{known: true, err: err, inForce: f.Level, supported: c.b.levels}
+	for _, r := range c.registry.live {
+		v.supported.min = max(v.supported.min, r.MinLevel)
+		v.supported.max = min(v.supported.max, r.MaxLevel)
+	}
+	c.b.view.setLevels(v)
+	if err == nil && !c.b.levels.include(f.Level) {
+		c.b.becomeUnfit(unsupportedLevel(f.Level, c.b.levels))
 	}
 }
 
@@ -453,7 +537,8 @@ func (c *controlLoop) showController() {
 }
 
 // lookup reads a partition's own state key, because a message showed that newer
-// state exists (D6).
+// state exists (D6). The key has the topic's name: it counts only if the topic of
+// that name is the same one afterwards.
 func (c *controlLoop) lookup(id protocol.PartitionID) {
 	name, ok := c.b.view.topicName(id.Topic)
 	if !ok || c.looking[id] {
@@ -467,6 +552,10 @@ func (c *controlLoop) lookup(id protocol.PartitionID) {
 		c.post(func(time.Duration) { delete(c.looking, id) })
 		var s protocol.PartitionState
 		if err != nil || !ok || json.Unmarshal(kv.Value, &s) != nil || s.Valid() != nil {
+			return
+		}
+		var rec topicRecord
+		if kv, _, err := c.b.cfg.Coordination.Get(ctx, topicKey(name)); err != nil || readTopic(kv, &rec) != nil || rec.ID != id.Topic {
 			return
 		}
 		c.b.loops[c.b.loopOf(id)].inbox.put(loopEvent{step: func(now time.Duration, sh *shard) { sh.onState(now, id, &s) }})

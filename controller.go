@@ -18,7 +18,7 @@ type Controller struct {
 // CreateTopic creates a topic and returns once every partition's leader has
 // accepted its role. A topic of that name gives ErrTopicExists, a replication
 // factor above the number of brokers ErrTooFewBrokers, a bad name or number
-// ErrInvalidTopic. When the context ends first, the topic may or may not exist,
+// ErrInvalidTopic; ErrUnknownTopic means that it was deleted again before that. When the context ends first, the topic may or may not exist,
 // now or later: EnsureTopic finds out.
 func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConfig) error {
 	_, err := c.create(ctx, name, cfg)
@@ -35,7 +35,7 @@ func (c *Controller) EnsureTopic(ctx context.Context, name string, cfg TopicConf
 	if wanted := c.withDefaults(cfg); a.Topic.Config != wanted {
 		return &TopicMismatchError{Topic: name, Wanted: wanted, Found: a.Topic.Config}
 	}
-	return c.seen(ctx, name)
+	return c.seen(ctx, a.Topic)
 }
 
 func (c *Controller) withDefaults(cfg TopicConfig) TopicConfig {
@@ -62,25 +62,40 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 	}
 	switch a.Code {
 	case protocol.OK:
-		return a, c.seen(ctx, name)
+		return a, c.seen(ctx, &topic)
 	case protocol.TopicExists:
 		return a, fmt.Errorf("%w: %q", ErrTopicExists, name)
 	}
-	if a.Detail != "" {
-		return a, fmt.Errorf("%w: %s", codeError(a.Code), a.Detail)
-	}
-	return a, codeError(a.Code)
+	return a, answerError(&a)
 }
 
-// seen waits until the image of a broker at hand has the topic, so that the
-// caller's next call finds it.
-func (c *Controller) seen(ctx context.Context, name string) error {
+// seenWait bounds how long a command that was carried out waits for the image of a
+// broker at hand: the topic may have been deleted since.
+const seenWait = 5 * time.Second
+
+// seen waits until the image of a broker at hand has the topic, as it is now or
+// newer, so that the caller's next call finds it.
+func (c *Controller) seen(ctx context.Context, topic *protocol.Topic) error {
+	limited, cancel := context.WithTimeout(ctx, seenWait)
+	defer cancel()
+	err := c.until(limited, func(v *view) (bool, <-chan struct{}) {
+		t, _, _, changed := v.topic(topic.Name)
+		return t.ID == topic.ID && t.Version >= topic.Version, changed
+	})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// until waits until the view of a broker at hand is as wanted.
+func (c *Controller) until(ctx context.Context, is func(*view) (bool, <-chan struct{})) error {
 	for {
 		b, err := c.client.some(ctx, 0)
 		if err != nil {
 			return err
 		}
-		_, ok, _, changed := b.view.topic(name)
+		ok, changed := is(b.view)
 		if ok {
 			return nil
 		}
@@ -90,32 +105,50 @@ func (c *Controller) seen(ctx context.Context, name string) error {
 	}
 }
 
+// answerError is the error for a command that was refused.
+func answerError(a *protocol.CommandAnswer) error {
+	if a.Detail != "" {
+		return fmt.Errorf("%w: %s", codeError(a.Code), a.Detail)
+	}
+	return codeError(a.Code)
+}
+
 // command sends a command to the Controller, wherever it is.
 func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protocol.CommandAnswer, error) {
+	a, _, err := c.commandAgain(ctx, cmd)
+	return a, err
+}
+
+// commandAgain is command; it also tells whether it had to send more than once, so
+// that the answer may be to a copy of a command that was carried out.
+func (c *Controller) commandAgain(ctx context.Context, cmd protocol.Command) (a protocol.CommandAnswer, isCopy bool, err error) {
+	sent := false
 	for attempt := 0; ; attempt++ {
 		b, err := c.client.some(ctx, attempt)
 		if err != nil {
-			return protocol.CommandAnswer{}, err
+			return a, isCopy, err
 		}
 		answered := make(chan protocol.CommandAnswer, 1)
 		if id := b.controllerID(); id >= 0 {
 			cmd.Request = b.commands.add(id, func(a protocol.CommandAnswer) { answered <- a })
-			if cmd.Request != 0 && (b.send(id, &protocol.Payload{Commands: []protocol.Command{cmd}}) || !b.commands.drop(cmd.Request)) {
+			sending := &protocol.Payload{Commands: []protocol.Command{cmd}}
+			if cmd.Request != 0 && (b.sendWith(id, sending, sendOptions{client: true}) || !b.commands.drop(cmd.Request)) {
+				isCopy, sent = sent, true
 				// An answer can be lost with the Controller's life; the same command again does no harm.
 				a, err := await(ctx, answered, b.cfg.ProposalTimeout)
 				b.commands.drop(cmd.Request)
 				if err != nil {
-					return a, ctxError(ctx, nil)
+					return a, isCopy, ctxError(ctx, nil)
 				}
 				switch a.Code {
 				case protocol.NotController, protocol.Disconnected, protocol.Canceled:
 				default:
-					return a, nil
+					return a, isCopy, nil
 				}
 			}
 		}
 		if err := wait(ctx, nil, nil, retryPause); err != nil {
-			return protocol.CommandAnswer{}, ctxError(ctx, ErrNoController)
+			return a, isCopy, ctxError(ctx, ErrNoController)
 		}
 	}
 }

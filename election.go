@@ -1,7 +1,6 @@
 package tidemark
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -12,38 +11,85 @@ type candidates interface {
 	// registered returns the broker's present broker epoch; 0: not registered, or
 	// unable to carry this partition.
 	registered(broker int32) int64
-	// replaced reports that the broker came back with another directory, and so
-	// without the data that its memberships vouch for (D15).
-	replaced(broker int32) bool
+	// holding is how much of what its memberships vouch for the broker has.
+	holding(broker int32) holding
+	// reached reports that the Controller can tell the broker to lead (D18).
+	reached(broker int32) bool
+}
+
+// holding is what a broker's disk has of what its memberships vouch for.
+type holding uint8
+
+const (
+	holdsAll     holding = iota
+	holdsPart            // its store was not closed cleanly, and the topic does not wait for the disk (D25)
+	holdsNothing         // it came back with another directory (D15)
+)
+
+// election is what one election is to respect besides the state and the brokers.
+type election struct {
+	refused   bool  // the present leader epoch was refused: there must be another
+	floor     int32 // a new leader epoch exceeds it: the highest that a replica answered with
+	renew     bool  // a leader epoch begins though the leader stays, for a log to be cleared (D20)
+	preferred bool  // the first replica leads if it may (EL-3)
+	// unclean is whom to take when nobody may lead otherwise (EL-2); nil: nobody.
+	unclean func(s *protocol.PartitionState, c candidates) int32
 }
 
 // decide returns the state that a partition should have, given which brokers
 // are there, and whether that is a change. It is the whole of leader election:
 //
-//   - A member whose directory was replaced leaves the ISR, unless it is the last.
-//   - Dead members leave only in a write that keeps a live one; otherwise the
-//     ISR stays whole, so that the last holders can be recognised (EL-4, D17).
-//   - A valid leader stays (EL-1.1). A leader whose broker registered anew has failed (D11).
-//   - Else the first replica in AR order that is in the ISR and there (EL-1.2); else none.
-//
-// force says that the present leader epoch was refused; the next one is then
-// above floor, the highest epoch that a replica answered with.
-func decide(s *protocol.PartitionState, c candidates, force bool, floor int32, planted plantedBugs) (protocol.PartitionState, bool) {
-	isr := keepIfAny(s.ISR, func(b int32) bool { return !c.replaced(b) })
-	isr = keepIfAny(isr, func(b int32) bool { return c.registered(b) != 0 })
-	valid := func(b int32) bool { return slices.Contains(isr, b) && c.registered(b) != 0 && !c.replaced(b) }
-
-	leader, leaderBrokerEpoch := s.Leader, s.LeaderBrokerEpoch
-	stays := leader != protocol.NoLeader && valid(leader) && !force &&
-		(c.registered(leader) == leaderBrokerEpoch || planted.sameEpochAgain)
-	if !stays {
-		leader, leaderBrokerEpoch = protocol.NoLeader, -1
-		if i := slices.IndexFunc(s.Replicas, valid); i >= 0 {
-			leader = s.Replicas[i]
-			leaderBrokerEpoch = c.registered(leader)
+//   - Members without all that they vouch for leave the ISR, unless all are such.
+//   - A valid leader stays (EL-1.1), unless the first replica is to have its place
+//     (EL-3), or the leader is not reached and another member is (D18). A leader
+//     whose broker registered anew has failed (D11).
+//   - Else the first replica in AR order that is in the ISR, there and reached (EL-1.2).
+//   - Else, if that is wanted and no member is there: whoever is there. It is the
+//     whole ISR then (EL-2).
+//   - Else none.
+//   - Dead members leave only in a write that has a leader; otherwise the ISR
+//     stays whole, so that the last holders can be recognised (EL-4, D17).
+func decide(s *protocol.PartitionState, c candidates, e election, planted plantedBugs) (protocol.PartitionState, bool) {
+	holds := func(b int32) bool { return vouches(s, c, b) }
+	isr := keepIfAny(s.ISR, holds)
+	there := func(b int32) bool { return c.registered(b) != 0 && holds(b) }
+	best := protocol.NoLeader
+	for _, b := range s.Replicas {
+		if slices.Contains(isr, b) && there(b) && c.reached(b) {
+			best = b
+			break
 		}
 	}
-	newLeader := leader != s.Leader || leaderBrokerEpoch != s.LeaderBrokerEpoch || (force && leader != protocol.NoLeader)
+	leader := s.Leader
+	stays := leader != protocol.NoLeader && slices.Contains(isr, leader) && there(leader) && !e.refused &&
+		(c.registered(leader) == s.LeaderBrokerEpoch || planted.sameEpochAgain) &&
+		(c.reached(leader) || best == protocol.NoLeader) && !(e.preferred && best == s.Replicas[0])
+	if !stays {
+		leader = best
+	}
+	unclean := false
+	switch {
+	case leader != protocol.NoLeader:
+		isr = keepIfAny(isr, there)
+	case e.unclean != nil && !slices.ContainsFunc(isr, there):
+		if leader = e.unclean(s, c); leader != protocol.NoLeader {
+			isr, unclean = []int32{leader}, true
+		}
+	}
+	return change(s, c, e, leader, isr, stays, unclean)
+}
+
+// change makes the state in which an election ends, if it differs.
+func change(s *protocol.PartitionState, c candidates, e election, leader int32, isr []int32, stays, unclean bool) (protocol.PartitionState, bool) {
+	life := int64(-1)
+	switch {
+	case stays:
+		life = s.LeaderBrokerEpoch
+	case leader != protocol.NoLeader:
+		life = c.registered(leader)
+	}
+	newLeader := leader != s.Leader || life != s.LeaderBrokerEpoch || unclean ||
+		leader != protocol.NoLeader && (e.refused || e.renew)
 	if !newLeader && len(isr) == len(s.ISR) {
 		return *s, false
 	}
@@ -51,10 +97,58 @@ func decide(s *protocol.PartitionState, c candidates, force bool, floor int32, p
 	next.ISR = isr
 	next.PartitionEpoch++
 	if newLeader {
-		next.Leader, next.LeaderBrokerEpoch = leader, leaderBrokerEpoch
-		next.LeaderEpoch = max(s.LeaderEpoch, floor) + 1
+		next.Leader, next.LeaderBrokerEpoch = leader, life
+		next.LeaderEpoch = max(s.LeaderEpoch, e.floor) + 1
+	}
+	if unclean {
+		next.ELR, next.LastKnownELR = nil, nil
+	}
+	if unclean || newLeader && c.holding(leader) != holdsAll && chosenAsItIs(s, leader, life) {
+		next.UncleanEpoch = next.LeaderEpoch
 	}
 	return next, true
+}
+
+// chosenAsItIs reports whether the broker leads by an unclean election, in the
+// life in which it was elected: what its disk had then is the log by definition,
+// whatever it had lost before.
+func chosenAsItIs(s *protocol.PartitionState, broker int32, life int64) bool {
+	return s.Leader == broker && s.LeaderBrokerEpoch == life && s.UncleanEpoch > 0 && s.UncleanEpoch == s.LeaderEpoch
+}
+
+// vouches reports whether a membership of the broker means what it says: it has
+// all that was committed. See candidates.holding.
+func vouches(s *protocol.PartitionState, c candidates, broker int32) bool {
+	return c.holding(broker) == holdsAll || chosenAsItIs(s, broker, c.registered(broker))
+}
+
+// uncleanBySetting is whom a topic takes that prefers any leader to none: in AR
+// order a member that may have lost the end of its log, else another replica. One
+// that has nothing is never taken without having been asked for (D15).
+func uncleanBySetting(s *protocol.PartitionState, c candidates) int32 {
+	if b := firstToLead(s, c, func(b int32) bool { return s.InISR(b) && c.holding(b) != holdsNothing }); b != protocol.NoLeader {
+		return b
+	}
+	return firstToLead(s, c, func(b int32) bool { return c.holding(b) != holdsNothing })
+}
+
+// uncleanByOrder is whom an order without a name takes: one that has nothing only
+// when there is no other.
+func uncleanByOrder(s *protocol.PartitionState, c candidates) int32 {
+	if b := uncleanBySetting(s, c); b != protocol.NoLeader {
+		return b
+	}
+	return firstToLead(s, c, func(int32) bool { return true })
+}
+
+// firstToLead is the first replica in AR order that is there, reached and good; -1: none.
+func firstToLead(s *protocol.PartitionState, c candidates, good func(int32) bool) int32 {
+	for _, b := range s.Replicas {
+		if c.registered(b) != 0 && c.reached(b) && good(b) {
+			return b
+		}
+	}
+	return protocol.NoLeader
 }
 
 // keepIfAny filters brokers, but keeps them all when none would be left.
@@ -71,71 +165,6 @@ func keepIfAny(brokers []int32, keep func(int32) bool) []int32 {
 	return kept
 }
 
-// load counts what a broker already carries, for the placement of new partitions.
-type load struct {
-	leaders, replicas int
-}
-
-// place assigns replicas to new partitions so that leaders and replicas are
-// spread evenly over the brokers, counting what they carry already (M15, PL-6,
-// PL-7). The first of each list is the preferred leader. Brokers that are down
-// are used only when the live ones do not suffice, and never first. It returns
-// nil when there are fewer brokers than replicas.
-func place(partitions, replicationFactor int, live, down []int32, carried map[int32]load) [][]int32 {
-	if len(live) == 0 || replicationFactor > len(live)+len(down) {
-		return nil
-	}
-	counts := maps.Clone(carried)
-	if counts == nil {
-		counts = make(map[int32]load)
-	}
-	pairs := make(map[[2]int32]int) // how often a broker follows another one
-	out := make([][]int32, partitions)
-	for p := range out {
-		// Leaders count first; of two equal ones, the broker with fewer replicas.
-		leader := pick(live, nil, p, func(b int32) int { return counts[b].leaders<<20 + counts[b].replicas })
-		// Of two that carry the same, the one that follows this leader less often: when
-		// the leader fails, its load spreads.
-		follows := func(b int32) int { return counts[b].replicas<<20 + pairs[[2]int32{leader, b}] }
-		begin := p + 1 + p/len(live) // one further with every round of leaders
-		assigned := []int32{leader}
-		for len(assigned) < replicationFactor {
-			next := pick(live, assigned, begin, follows)
-			if next < 0 {
-				next = pick(down, assigned, begin, follows)
-			}
-			assigned = append(assigned, next)
-			pairs[[2]int32{leader, next}]++
-		}
-		for i, b := range assigned {
-			l := counts[b]
-			l.replicas++
-			if i == 0 {
-				l.leaders++
-			}
-			counts[b] = l
-		}
-		out[p] = assigned
-	}
-	return out
-}
-
-// pick returns the lightest of the brokers that are not taken, beginning at a
-// place of its own among equals; -1 when all are taken.
-func pick(from, taken []int32, begin int, weight func(int32) int) int32 {
-	best, bestAt := int32(-1), 0
-	for i := range from {
-		b := from[(begin+i)%len(from)]
-		if slices.Contains(taken, b) {
-			continue
-		}
-		if w := weight(b); best < 0 || w < bestAt {
-			best, bestAt = b, w
-		}
-	}
-	return best
-}
-
 // newPartition is the first state of a partition (PL-1, S-115): the live
 // replicas are in sync, because there is nothing yet that they could lack.
 func newPartition(replicas []int32, minISR int32, c candidates) protocol.PartitionState {
@@ -144,7 +173,7 @@ func newPartition(replicas []int32, minISR int32, c candidates) protocol.Partiti
 		Replicas: replicas, MinISR: min(minISR, int32(len(replicas))), // S-36
 	}
 	for _, b := range replicas {
-		if epoch := c.registered(b); epoch != 0 && !c.replaced(b) {
+		if epoch := c.registered(b); epoch != 0 && c.holding(b) == holdsAll && c.reached(b) {
 			s.ISR = append(s.ISR, b)
 			if s.Leader == protocol.NoLeader {
 				s.Leader, s.LeaderBrokerEpoch = b, epoch

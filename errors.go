@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tidemark-log/tidemark/protocol"
 )
@@ -35,7 +36,7 @@ var (
 	ErrNotEnoughReplicas = errors.New("tidemark: fewer in-sync replicas than MinISR")
 	// ErrNotEnoughReplicasAfterAppend: the records are in the log and committed, but the ISR shrank below MinISR meanwhile.
 	ErrNotEnoughReplicasAfterAppend = errors.New("tidemark: fewer in-sync replicas than MinISR after the append")
-	// ErrRecordTooLarge: one record is above Config.MaxRecordBytes.
+	// ErrRecordTooLarge: one record is above MaxRecordBytes, of Config or of the topic.
 	ErrRecordTooLarge = errors.New("tidemark: record is too large")
 	// ErrBatchTooLarge: the records of one append do not fit one batch.
 	ErrBatchTooLarge = errors.New("tidemark: batch is too large")
@@ -44,6 +45,8 @@ var (
 	ErrOverloaded = errors.New("tidemark: too many uncommitted bytes")
 	// ErrInvalidAcks: AppendOptions.Acks is none of the constants.
 	ErrInvalidAcks = errors.New("tidemark: unknown acks level")
+	// ErrInvalidCompression: the Compression asked for is none of the constants.
+	ErrInvalidCompression = errors.New("tidemark: unknown compression")
 	// ErrInvalidRecord: an append holds no record, or one that cannot be encoded.
 	ErrInvalidRecord = errors.New("tidemark: record cannot be stored")
 	// ErrUnknownTopic and ErrUnknownPartition: there is none of that name, or number, as far as the cluster knows.
@@ -59,6 +62,12 @@ var (
 	ErrTooFewBrokers = errors.New("tidemark: fewer brokers than the replication factor")
 	// ErrInvalidTopic: a topic's name or configuration is not allowed.
 	ErrInvalidTopic = errors.New("tidemark: invalid topic")
+	// ErrElectionNotNeeded: the election that was asked for would change nothing.
+	ErrElectionNotNeeded = errors.New("tidemark: election not needed")
+	// ErrPreferredUnavailable: the partition's first replica is not in sync, not there or not reached.
+	ErrPreferredUnavailable = errors.New("tidemark: preferred leader is not available")
+	// ErrNoCandidate: no replica may lead by an unclean election.
+	ErrNoCandidate = errors.New("tidemark: no candidate for the leadership")
 	// ErrOffsetOutOfRange: the offset is below the log start or above the log end.
 	ErrOffsetOutOfRange = errors.New("tidemark: offset out of range")
 	// ErrNoController: no Controller could be reached.
@@ -68,17 +77,26 @@ var (
 	ErrResume = errors.New("tidemark: partition waits for Resume after an append with unknown outcome")
 	// ErrStorage: the log, or the broker's store, failed.
 	ErrStorage = errors.New("tidemark: storage failed")
+	// ErrStoreStalled: a write of the leader's store has been under way for more than
+	// half of Config.StoreStallLimit. Appends are taken, and wait for it.
+	ErrStoreStalled = errors.New("tidemark: store is stalled")
 	// ErrUnfit: the broker gave up its roles because its store fails or stalls, or
 	// because its directory does not belong here.
 	ErrUnfit = errors.New("tidemark: broker is unfit")
 	// ErrDuplicateBroker: another live process has registered the same broker id.
 	ErrDuplicateBroker = errors.New("tidemark: broker id is in use by another process")
+	// ErrUnsupportedLevel: a feature level that this broker, or one that is registered, does not support.
+	ErrUnsupportedLevel = errors.New("tidemark: unsupported feature level")
 	// ErrWrongCluster: the directory belongs to another cluster than the coordination store, or to another broker id.
 	ErrWrongCluster = errors.New("tidemark: directory belongs to another cluster or broker")
 	// ErrCoordinationBehind: the coordination store is older than what this directory has seen: it was restored or replaced.
 	ErrCoordinationBehind = errors.New("tidemark: coordination store is behind this directory")
 	// ErrInvalidConfig: Config.Validate found faults. The error lists all of them.
 	ErrInvalidConfig = errors.New("tidemark: invalid configuration")
+
+	// ErrAbandoned: the broker is closed, but a call that it made to its store, its
+	// transport or its coordination store has not returned.
+	ErrAbandoned = errors.New("tidemark: closed, but a call to the store, the transport or the coordination store has not returned")
 
 	errControllerMoved = errors.New("tidemark: another broker is the controller")
 )
@@ -102,14 +120,31 @@ func (e *AppendError) Error() string {
 // Unwrap lets errors.Is find the cause.
 func (e *AppendError) Unwrap() error { return e.Err }
 
-func trimPrefix(err error) string {
-	const prefix = "tidemark: "
-	s := err.Error()
-	if len(s) > len(prefix) && s[:len(prefix)] == prefix {
-		return s[len(prefix):]
-	}
-	return s
+// NotWritableError says why a partition would not take an append with AcksAll now.
+type NotWritableError struct {
+	Topic     string
+	Partition int
+	Leader    int32   // -1: there is none
+	ISR       []int32 // as far as is known
+	MinISR    int
+	// Err wraps ErrNotLeader (no leader), ErrNotEnoughReplicas, ErrOverloaded,
+	// ErrStoreStalled, ErrUnfit or ErrStorage (of the leader's broker), or
+	// ErrDisconnected (the leader did not answer within a second).
+	Err error
 }
+
+func (e *NotWritableError) Error() string {
+	return fmt.Sprintf("tidemark: %s/%d is not writable: %s (leader %d, in sync %v, MinISR %d)",
+		e.Topic, e.Partition, trimPrefix(e.Err), e.Leader, e.ISR, e.MinISR)
+}
+
+// Unwrap lets errors.Is find the cause.
+func (e *NotWritableError) Unwrap() error { return e.Err }
+
+// prefix begins the text of this package's errors.
+const prefix = "tidemark: "
+
+func trimPrefix(err error) string { return strings.TrimPrefix(err.Error(), prefix) }
 
 // lostLeader is the error for an append whose leader went away under it. That the
 // leader's broker was closed is not the caller's having closed something.
@@ -126,7 +161,7 @@ func lostLeader(c *Client, code protocol.Code) error {
 	case protocol.Canceled:
 		return ErrDisconnected
 	case protocol.Unfit, protocol.StorageFailed:
-		return fmt.Errorf("%w: %w", ErrDisconnected, err)
+		return because(ErrDisconnected, err)
 	}
 	return err
 }
@@ -152,12 +187,29 @@ type TopicMismatchError struct {
 }
 
 func (e *TopicMismatchError) Error() string {
-	return fmt.Sprintf("tidemark: topic %s exists with %d partitions, replication factor %d, min ISR %d; wanted %d, %d, %d", e.Topic,
-		e.Found.Partitions, e.Found.ReplicationFactor, e.Found.MinISR, e.Wanted.Partitions, e.Wanted.ReplicationFactor, e.Wanted.MinISR)
+	return fmt.Sprintf("tidemark: topic %s exists with %s; wanted %s", e.Topic, describe(e.Found), describe(e.Wanted))
 }
 
 // Unwrap makes errors.Is(err, ErrTopicMismatch) true.
 func (e *TopicMismatchError) Unwrap() error { return ErrTopicMismatch }
+
+// describe tells a configuration; what is as by default is left out.
+func describe(c TopicConfig) string {
+	s := fmt.Sprintf("%d partitions, replication factor %d, min ISR %d", c.Partitions, c.ReplicationFactor, c.MinISR)
+	if c.UncleanElection {
+		s += ", unclean election"
+	}
+	if c.Background {
+		s += ", background"
+	}
+	if c.MaxRecordBytes > 0 {
+		s += fmt.Sprintf(", max record bytes %d", c.MaxRecordBytes)
+	}
+	if c.MaxUncommittedBytes > 0 {
+		s += fmt.Sprintf(", max uncommitted bytes %d", c.MaxUncommittedBytes)
+	}
+	return s
+}
 
 // codeError is the sentinel for a code that ended a request.
 func codeError(c protocol.Code) error {
@@ -178,6 +230,8 @@ func codeError(c protocol.Code) error {
 		return ErrOffsetOutOfRange
 	case protocol.StorageFailed:
 		return ErrStorage
+	case protocol.StoreStalled:
+		return ErrStoreStalled
 	case protocol.Unfit:
 		return ErrUnfit
 	case protocol.UnknownPartition:
@@ -190,6 +244,14 @@ func codeError(c protocol.Code) error {
 		return ErrNoController
 	case protocol.TopicExists:
 		return ErrTopicExists
+	case protocol.NotNeeded:
+		return ErrElectionNotNeeded
+	case protocol.NoCandidate:
+		return ErrNoCandidate
+	case protocol.UnknownTopic:
+		return ErrUnknownTopic
+	case protocol.Unsupported:
+		return ErrUnsupportedLevel
 	case protocol.TooFewBrokers:
 		return ErrTooFewBrokers
 	case protocol.InvalidRequest:
@@ -204,5 +266,19 @@ func ctxError(ctx context.Context, why error) error {
 	if why == nil || errors.Is(why, cause) {
 		return cause
 	}
-	return fmt.Errorf("%w (last: %w)", cause, why)
+	return &chained{prefix + trimPrefix(cause) + " (last: " + trimPrefix(why) + ")", []error{cause, why}}
 }
+
+// because joins an error with why it came about.
+func because(err, why error) error {
+	return &chained{err.Error() + ": " + trimPrefix(why), []error{err, why}}
+}
+
+// chained is several errors in one text, with the package's name at its front only.
+type chained struct {
+	text string
+	errs []error
+}
+
+func (e *chained) Error() string   { return e.text }
+func (e *chained) Unwrap() []error { return e.errs }

@@ -12,11 +12,12 @@ type coreConfig struct {
 	MaxLag              time.Duration
 	JoinWindow          time.Duration
 	ProposalTimeout     time.Duration
-	MaxBatchBytes       int   // largest batch that an append may bring
-	MaxUncommittedBytes int64 // per partition, above the high watermark
-	MaxUnstoredBytes    int64 // per follower partition, received and not yet stored
-	FetchBytes          int32 // most that one answer to a fetch or a read holds, unless one batch is larger
-	CacheBytes          int64 // tail cache of the shard
+	MaxBatchBytes       int           // largest batch that an append may bring
+	MaxUncommittedBytes int64         // per partition, above the high watermark
+	MaxUnstoredBytes    int64         // per follower partition, received and not yet stored
+	FetchBytes          int32         // most that one answer to a fetch or a read holds, unless one batch is larger
+	CacheBytes          int64         // tail cache of the shard
+	StoreSlow           time.Duration // age of the store's oldest write from which on it counts as stalled
 }
 
 // linkWindow is how many bytes may be on their way to a broker unacknowledged.
@@ -79,11 +80,13 @@ func (e *env) alive(broker int32, epoch int64) bool {
 // effects are what a turn wants done. Nothing in the core does any of it.
 type effects struct {
 	ops       []storage.Op // one atomic group, in order
+	synced    bool         // ops count once they are on the disk; else once they are applied (D25)
 	out       map[int32]*protocol.Payload
 	proposals []protocol.Proposal   // to the Controller
 	replies   []protocol.OrderReply // to the Controller
 	reads     []coldRead
 	lookups   []protocol.PartitionID // read this partition's state key (D6)
+	cleared   []protocol.UUID        // deleted topics of which nothing is left here (D21)
 	notes     []note
 }
 
@@ -122,9 +125,11 @@ const (
 	noteResigned
 	noteTruncated
 	noteReset
+	noteLost
 	noteExpanded
 	noteShrunk
 	noteDamaged
+	noteUnclean
 )
 
 // note is something worth telling an operator or a test.
@@ -132,7 +137,11 @@ type note struct {
 	id    protocol.PartitionID
 	kind  noteKind
 	epoch int32
-	from  int64 // truncated, reset: the end before
+	from  int64 // truncated, reset: the end before. Lost: what was committed there, up to to
 	to    int64
 	err   error
+	code  protocol.Code // resigned: why
+
+	leader   int32   // unclean
+	was, isr []int32 // leader: isr. Expanded, shrunk: before and after
 }

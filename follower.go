@@ -18,7 +18,8 @@ var errTruncateTwice = errors.New("tidemark: log diverged after its leader had a
 var errUnrelated = errors.New("tidemark: leader cannot place the end of this log")
 
 // errCutsCommitted is the damage of a log that its leader contradicts where it
-// was committed. Nothing but an unclean election can bring that about.
+// was committed. Nothing but an unclean election, which the state then tells of,
+// can bring that about.
 var errCutsCommitted = errors.New("tidemark: leader contradicts what was committed here")
 
 // resetFetching forgets what was asked of the leader in a session that is over.
@@ -162,8 +163,11 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 		return
 	}
 	if target < r.hw {
-		r.fail(fmt.Errorf("%w: %d is below the high watermark %d", errCutsCommitted, target, r.hw))
-		return
+		if r.epochs.epochBefore(r.hw, r.start) >= r.state.UncleanEpoch {
+			r.fail(fmt.Errorf("%w: %d is below the high watermark %d", errCutsCommitted, target, r.hw))
+			return
+		}
+		r.note(note{kind: noteLost, epoch: r.state.LeaderEpoch, from: target, to: r.hw})
 	}
 	r.cut(target)
 }
@@ -182,11 +186,17 @@ func (r *replicaState) cut(target int64) {
 func (r *replicaState) reset(start int64) {
 	r.flushFresh()
 	r.note(note{kind: noteReset, epoch: r.state.LeaderEpoch, from: r.end, to: start})
+	r.forgetLog(start)
+	r.emit(storage.Op{Kind: storage.Reset, Offset: start, HW: start, Epochs: r.epochList()}, pendingOp{end: start, led: noEpoch})
+}
+
+// forgetLog leaves an empty log that begins at start, in memory.
+func (r *replicaState) forgetLog(start int64) {
+	r.fresh = nil
 	r.env.shard.uncached(r.tail.truncate(0))
 	r.epochs.clear()
 	r.start = start
 	r.newGeneration(start, start)
-	r.emit(storage.Op{Kind: storage.Reset, Offset: start, HW: start, Epochs: r.epochList()}, pendingOp{end: start, led: noEpoch})
 }
 
 // newGeneration begins another content of the same log: completions of what was

@@ -271,7 +271,7 @@ func foundMetadata(t *testing.T, states map[int32]protocol.PartitionState) *meta
 // before its `replaced` mark, because two watches bring them.
 func TestFoundReplacedSeenLate(t *testing.T) {
 	st := foundState(1, 1, -1, 2)
-	st.LeaderBrokerEpoch = -1
+	st.LeaderBrokerEpoch, st.MinISR = -1, 1
 	m := foundMetadata(t, map[int32]protocol.PartitionState{0: *st})
 	c := &controlLoop{registry: registry{
 		live: map[int32]registered{2: {epoch: 90, registration: registration{Directory: protocol.UUID{9}}}},
@@ -360,7 +360,7 @@ func TestFoundColdStartWaits(t *testing.T) {
 	begin := func() *metadata {
 		st := foundState(4, 4, 3, 1, 2, 3)
 		m := foundMetadata(t, map[int32]protocol.PartitionState{0: *st})
-		m.meet(time.Second, 100*time.Millisecond, map[int32]brokerView{
+		m.meet(time.Second, 200*time.Millisecond, map[int32]brokerView{
 			1: {epoch: 91, lastRevision: 91}, 2: {lastRevision: 12}, 3: {lastRevision: 13},
 		})
 		require.Empty(t, m.finish(time.Second).writes, "it would take the leadership and shrink the ISR to itself")

@@ -32,12 +32,25 @@ type Replica struct {
 	StoredEnd     int64 // completed by the store; never above LogEnd
 	HighWatermark int64
 
-	ISR, OSR []int32
+	Replicas []int32 // AR, in order of preference; none: not told yet
+	ISR, OSR []int32 // AR = ISR + OSR
+	MinISR   int     // in force
+
+	// The rest is of a leader only.
+
 	// Lags are how long each other replica has been missing what it misses; of a
-	// replica that has not reported in this epoch there is none. Only on a leader.
+	// replica that has not reported in this epoch there is none.
 	Lags map[int32]time.Duration
-	// PendingISR is the ISR that was proposed and not decided yet. Only on a leader.
+	// CommitLag is how long the oldest record above the high watermark has been there.
+	CommitLag time.Duration
+	// PendingISR is the ISR that was proposed and not decided yet, and PendingFor for
+	// how long it has not been.
 	PendingISR []int32
+	PendingFor time.Duration
+	// UncommittedBytes are above the high watermark; see Config.MaxUncommittedBytes.
+	UncommittedBytes int64
+	// WaitingAppends and WaitingReads are the calls that wait for an answer of this leader.
+	WaitingAppends, WaitingReads int
 
 	b  *Broker
 	id protocol.PartitionID
@@ -77,6 +90,7 @@ func (r *replicaState) snapshot(now time.Duration) *Replica {
 	if r.known {
 		rep.Leader, rep.LeaderEpoch, rep.PartitionEpoch = r.state.Leader, r.state.LeaderEpoch, r.state.PartitionEpoch
 		rep.ISR, rep.OSR = slices.Clone(r.state.ISR), r.state.OSR()
+		rep.Replicas, rep.MinISR = slices.Clone(r.state.Replicas), int(r.state.MinISR)
 	}
 	if r.role != roleLeader {
 		return rep
@@ -87,7 +101,13 @@ func (r *replicaState) snapshot(now time.Duration) *Replica {
 			rep.Lags[r.remotes[i].id] = lag
 		}
 	}
+	if r.hw < r.end {
+		rep.CommitLag = now - r.marks.appendedAt(r.hw, r.leadSince)
+	}
+	rep.UncommittedBytes = r.uncommittedBytes
+	rep.WaitingAppends, rep.WaitingReads = len(r.onStored)+len(r.onCommit), len(r.readers)
 	if p := r.isr.pending; p != nil {
+		rep.PendingFor = now - p.since
 		for _, m := range p.proposal.ISR {
 			rep.PendingISR = append(rep.PendingISR, m.ID)
 		}
@@ -130,91 +150,5 @@ func (r *Replica) Batches(ctx context.Context, from int64) iter.Seq2[[]byte, err
 				return
 			}
 		}
-	}
-}
-
-// counters count what happened since the broker was opened.
-type counters struct {
-	elections, truncations, resets, expansions, shrinks, damaged uint64
-}
-
-// Status is what a broker knows of itself.
-type Status struct {
-	Broker          int32
-	BrokerEpoch     int64 // of the last registration; 0: none yet
-	Controller      int32 // -1: not known
-	ControllerEpoch int32 // -1: not known
-	Unfit           error // why it gave up its roles; nil: it did not
-	Registration    error // why the last attempt to register failed; nil: it did not
-	Linked          []int32
-	StoreAge        time.Duration // how long the oldest write has been under way
-	StoreQueue      int64         // bytes that wait for the store
-	StoreBytes      uint64        // that the store takes on disk
-
-	Elections, Truncations, Resets, Expansions, Shrinks, Damaged uint64
-	// DroppedMessages and DroppedItems count what came and was refused before it
-	// was looked at: of another cluster or life, or unsound.
-	DroppedMessages, DroppedItems uint64
-}
-
-// Status does not wait.
-func (b *Broker) Status() Status {
-	b.mu.Lock()
-	s := Status{
-		Broker: b.cfg.ID, Unfit: b.unfitReason(), Registration: b.regError,
-		Elections: b.counts.elections, Truncations: b.counts.truncations, Resets: b.counts.resets,
-		Expansions: b.counts.expansions, Shrinks: b.counts.shrinks, Damaged: b.counts.damaged,
-	}
-	b.mu.Unlock()
-	s.BrokerEpoch, s.Controller, s.ControllerEpoch = b.epoch.Load(), b.controllerID(), b.controllerTerm.Load()
-	s.StoreAge, s.StoreQueue = b.writer.load()
-	s.StoreBytes = b.cfg.Store.Health().Disk
-	s.DroppedMessages, s.DroppedItems = b.links.dropped(), b.links.unsound.Load()
-	for _, l := range b.links.all() {
-		if b.links.isUp(l.peer.ID) {
-			s.Linked = append(s.Linked, l.peer.ID)
-		}
-	}
-	slices.Sort(s.Linked)
-	return s
-}
-
-// noted counts and logs what the core found worth telling.
-func (b *Broker) noted(n note) {
-	topic, _ := b.view.topicName(n.id.Topic)
-	log := b.log.With("broker", b.cfg.ID, "topic", topic, "partition", n.id.Partition, "leader_epoch", n.epoch)
-	b.mu.Lock()
-	switch n.kind {
-	case noteLeader:
-		b.counts.elections++
-	case noteTruncated:
-		b.counts.truncations++
-	case noteReset:
-		b.counts.resets++
-	case noteExpanded:
-		b.counts.expansions++
-	case noteShrunk:
-		b.counts.shrinks++
-	case noteDamaged:
-		b.counts.damaged++
-	}
-	b.mu.Unlock()
-	switch n.kind {
-	case noteLeader:
-		log.Info("became leader")
-	case noteFollower:
-		log.Info("became follower")
-	case noteResigned:
-		log.Warn("resigned leadership")
-	case noteTruncated:
-		log.Warn("truncated log", "from", n.from, "to", n.to)
-	case noteReset:
-		log.Warn("reset log", "from", n.from, "to", n.to)
-	case noteExpanded:
-		log.Info("isr expanded")
-	case noteShrunk:
-		log.Warn("isr shrunk")
-	case noteDamaged:
-		log.Error("log is damaged", "error", n.err)
 	}
 }

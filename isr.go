@@ -19,6 +19,7 @@ type isrState struct {
 type pendingISR struct {
 	proposal protocol.Proposal
 	added    int32 // the candidate; -1 when the change is a shrink
+	since    time.Duration
 	sentAt   time.Duration
 	sentTo   int32 // controller epoch
 	parked   bool  // refused for being out of date: only newer state decides it now (S-55)
@@ -149,7 +150,7 @@ func (r *replicaState) propose(now time.Duration, isr []int32, added int32) {
 		members = append(members, protocol.Member{ID: id, Epoch: epoch})
 	}
 	r.attempts++
-	r.isr.pending = &pendingISR{added: added, proposal: protocol.Proposal{
+	r.isr.pending = &pendingISR{added: added, since: now, proposal: protocol.Proposal{
 		ID: r.id, LeaderEpoch: r.state.LeaderEpoch, PartitionEpoch: r.state.PartitionEpoch, Attempt: r.attempts, ISR: members,
 	}}
 	r.sendProposal(now)
@@ -204,12 +205,12 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 
 // commitISR installs the ISR of a newer state of the same leader epoch (ST-15).
 func (r *replicaState) commitISR(state *protocol.PartitionState) {
-	if len(state.ISR) != len(r.isr.committed) {
+	if !slices.Equal(state.ISR, r.isr.committed) {
 		kind := noteExpanded
 		if len(state.ISR) < len(r.isr.committed) {
 			kind = noteShrunk
 		}
-		r.note(note{kind: kind, epoch: state.LeaderEpoch})
+		r.note(note{kind: kind, epoch: state.LeaderEpoch, was: r.isr.committed, isr: state.ISR})
 	}
 	r.isr = isrState{committed: state.ISR}
 }

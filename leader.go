@@ -70,10 +70,19 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 		return protocol.TooLarge
 	case a.Acks == protocol.AcksAll && len(r.isr.committed) < int(r.state.MinISR):
 		return protocol.NotEnoughReplicas
-	case r.env.shard.storeFull || r.uncommittedBytes+int64(len(a.Batch)) > r.env.cfg.MaxUncommittedBytes:
+	case r.env.shard.storeFull || r.uncommittedBytes+int64(len(a.Batch)) > r.maxUncommitted():
 		return protocol.Overloaded
 	}
 	return protocol.OK
+}
+
+// maxUncommitted is how much may wait above the high watermark: the broker's limit,
+// or a lower one of the topic.
+func (r *replicaState) maxUncommitted() int64 {
+	if n := r.topic.MaxUncommittedBytes; n > 0 {
+		return min(n, r.env.cfg.MaxUncommittedBytes)
+	}
+	return r.env.cfg.MaxUncommittedBytes
 }
 
 // refuseAppend refuses before anything is stored. It is remembered whatever the
@@ -91,7 +100,7 @@ func (r *replicaState) refuseAppend(now time.Duration, peer int32, a *protocol.A
 // deposed handles the proof that a newer leader epoch exists: step down at once
 // and read the partition's own state key (D6).
 func (r *replicaState) deposed(now time.Duration) {
-	r.resign(protocol.NotLeader)
+	r.endRole(protocol.NotLeader)
 	r.lookUp(now)
 }
 

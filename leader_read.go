@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/record"
 )
 
 // errEmptyRead is the damage of a store that has nothing where the log says it has.
@@ -27,6 +28,8 @@ type parkedRead struct {
 // onRead takes a client's read. Only committed records are ever given out (RD-1, M8).
 func (r *replicaState) onRead(now time.Duration, peer int32, q *protocol.Read) {
 	switch {
+	case q.Kind == protocol.ReadWritable:
+		r.answerWritable(now, peer, q)
 	case r.env.unfit:
 		r.refuseRead(peer, q.Request, protocol.Unfit)
 	case r.role == roleFailed:
@@ -45,6 +48,20 @@ func (r *replicaState) onRead(now time.Duration, peer int32, q *protocol.Read) {
 		}
 		r.readers = append(r.readers, rd)
 		r.touch()
+	}
+}
+
+// answerWritable says what would become of an append with AcksAll (B5).
+func (r *replicaState) answerWritable(now time.Duration, peer int32, q *protocol.Read) {
+	smallest := make([]byte, record.HeaderSize)
+	code := r.admit(now, &protocol.Append{LeaderEpoch: -1, Acks: protocol.AcksAll, Batch: smallest})
+	switch {
+	case code == protocol.OK && r.env.shard.storeAge > r.env.cfg.StoreSlow:
+		r.refuseRead(peer, q.Request, protocol.StoreStalled)
+	case code == protocol.OK:
+		r.answerRead(peer, q.Request, protocol.OK, nil)
+	default:
+		r.refuseRead(peer, q.Request, code)
 	}
 }
 

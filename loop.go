@@ -83,7 +83,7 @@ func (l *eventLoop) turn(events []loopEvent) {
 // carryOut does what a turn wants done. The store comes first: it takes longest.
 func (l *eventLoop) carryOut(eff *effects) {
 	b := l.b
-	b.writer.submit(l.index, eff.ops)
+	b.writer.submit(l.index, eff.ops, eff.synced)
 	if len(eff.proposals) > 0 || len(eff.replies) > 0 {
 		if c := b.controllerID(); c >= 0 {
 			p := eff.to(c)
@@ -107,6 +107,9 @@ func (l *eventLoop) carryOut(eff *effects) {
 	}
 	for _, id := range eff.lookups {
 		b.control.post(func(time.Duration) { b.control.lookup(id) })
+	}
+	for _, id := range eff.cleared {
+		b.control.post(func(time.Duration) { b.control.onCleared(l.index, id) })
 	}
 	for _, n := range eff.notes {
 		b.noted(n)

@@ -33,8 +33,8 @@ func (m *member) onController(broker, epoch int32) {
 }
 
 // onUpdate takes an update. It returns the acknowledgement, whether the update
-// was taken, and whether it completed a whole image. Updates of an older Controller are refused, and a gap is answered
-// with a request for the whole image (D17).
+// was taken, and whether it completed a whole image. Updates of an older Controller
+// are refused, and a gap is answered with a request for the whole image (D17).
 func (m *member) onUpdate(from int32, u *protocol.Update) (ack protocol.UpdateAck, taken, completed bool) {
 	if u.ControllerEpoch < m.controllerEpoch {
 		return protocol.UpdateAck{ControllerEpoch: m.controllerEpoch, Seq: u.Seq, Code: protocol.StaleController}, false, false
@@ -57,6 +57,9 @@ func (m *member) onUpdate(from int32, u *protocol.Update) (ack protocol.UpdateAc
 	if m.incoming != nil {
 		into = m.incoming
 	}
+	for _, id := range u.Deleted {
+		into.drop(id)
+	}
 	for _, t := range u.Topics {
 		into.topics[t.ID] = t
 	}
@@ -69,4 +72,12 @@ func (m *member) onUpdate(from int32, u *protocol.Update) (ack protocol.UpdateAc
 		m.topics, m.states, m.whole, m.incoming = m.incoming.topics, m.incoming.states, true, nil
 	}
 	return ack, true, completed
+}
+
+// drop takes a deleted topic out of the image.
+func (m *member) drop(id protocol.UUID) {
+	for n := range m.topics[id].Config.Partitions {
+		delete(m.states, protocol.PartitionID{Topic: id, Partition: n})
+	}
+	delete(m.topics, id)
 }

@@ -26,8 +26,13 @@ type metadata struct {
 	topics  map[string]*topicEntry
 	parts   map[protocol.PartitionID]*partEntry
 	dirty   []*partEntry
-	changed []*partEntry // since the last feed
-	created []*topicEntry
+	changed []*partEntry    // since the last feed
+	created []*topicEntry   // or altered
+	removed []protocol.UUID // topics deleted since the last feed
+
+	deleted  map[protocol.UUID]*deletedTopic
+	cleared  clearedTopics
+	settling []*topicEntry // that commands wait for, and something happened to in this turn
 
 	writes    map[uint64]*metaWrite // not yet decided
 	lastToken uint64
@@ -35,8 +40,13 @@ type metadata struct {
 	tellStore bool // storeOK changed since the last feed
 	resigned  error
 
+	ordered []*partEntry // with orders that are not answered yet
+
 	unreadable []error       // what of the store could not be read
 	waitUntil  time.Duration // a cold start: nothing is decided until then, unless all are there
+	session    time.Duration // SessionTimeout; 0: not told yet, and nothing is held against a broker
+	cutOff     time.Duration // since when fewer than half of the brokers are reached; 0: they are not
+	reachAt    time.Duration // when a broker may cease to be reached; 0: none
 	planted    plantedBugs
 	eff        metaEffects
 }
@@ -46,7 +56,8 @@ type metaEffects struct {
 	writes  []metaTxn
 	rereads []metaReread
 	out     map[int32]*protocol.Payload
-	resign  error // the epoch is over, and why
+	unclean []uncleanElection // that were recorded
+	resign  error             // the epoch is over, and why
 }
 
 type metaTxn struct {
@@ -55,8 +66,9 @@ type metaTxn struct {
 }
 
 type metaReread struct {
-	token uint64
-	keys  []string
+	token  uint64
+	keys   []string
+	prefix string // read after the keys, and all of it; "": nothing
 }
 
 // brokerEntry is what the Controller knows of a broker.
@@ -65,16 +77,22 @@ type brokerEntry struct {
 	epoch        int64 // 0: not registered
 	last         lastLife
 	lastRevision int64
-	clearing     bool // a write that clears Replaced is under way
+	clearing     bool // a write that clears Replaced or Unclean is under way
 	feed         brokerFeed
+	reach        reach
 }
 
 type topicEntry struct {
-	topic   protocol.Topic
-	written bool            // its keys exist
-	parts   []*partEntry    // those whose state can be read
-	others  []queuedCommand // that name the same topic, until this one is written
-	waiting []commandOrigin // commands that end when every leader accepted
+	topic      protocol.Topic
+	assignment [][]int32 // as the topic's key has it
+	revision   int64
+	written    bool            // its keys exist
+	gone       bool            // it was deleted
+	busy       bool            // a write of its key is under way
+	parts      []*partEntry    // those whose state can be read
+	unread     []*partEntry    // the others: their keys alone
+	others     []queuedCommand // that name the same topic, until it is not busy
+	waiting    []commandOrigin // commands that end when the topic is settled
 }
 
 type queuedCommand struct {
@@ -100,10 +118,11 @@ type partEntry struct {
 	changed  bool
 	writing  bool
 	proposal *queuedProposal
-	accepted int32           // the leader epoch that its leader took up; -1: none yet
-	floor    int32           // a new leader epoch must exceed it
-	forced   bool            // the present leader epoch was refused
-	offline  map[int32]int64 // brokers that cannot carry it, in that broker epoch
+	accepted int32 // the leader epoch that its leader took up; -1: none yet
+	floor    int32 // a new leader epoch must exceed it
+	forced   bool  // the present leader epoch was refused
+	outages  map[int32]outage
+	orders   []*order // elections that were asked for
 	refused  refusedAttempt
 	retryAt  time.Duration // after a conflict that left the key as it was; 0: at once
 }
@@ -129,26 +148,6 @@ type queuedProposal struct {
 	proposal protocol.Proposal
 }
 
-// registered and replaced make a partEntry's view of the brokers the candidates
-// of its election.
-type partView struct {
-	m *metadata
-	p *partEntry
-}
-
-func (v partView) registered(broker int32) int64 {
-	b := v.m.brokers[broker]
-	if b == nil || b.epoch == 0 || (v.p != nil && v.p.offline[broker] == b.epoch) {
-		return 0
-	}
-	return b.epoch
-}
-
-func (v partView) replaced(broker int32) bool {
-	b := v.m.brokers[broker]
-	return b != nil && b.last.Replaced
-}
-
 // newMetadata begins a controller epoch from a complete view of the store (CE-7).
 // A key that cannot be read is left alone, and so is what it is about: one bad
 // partition never stops another (D7).
@@ -157,8 +156,9 @@ func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) 
 		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true,
 		brokers: make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
 		parts: make(map[protocol.PartitionID]*partEntry), writes: make(map[uint64]*metaWrite),
+		deleted: make(map[protocol.UUID]*deletedTopic),
 	}
-	for _, load := range []func(coordination.KV) error{m.loadTopic, m.loadPartition} {
+	for _, load := range []func(coordination.KV) error{m.loadTopic, m.loadDeleted, m.loadCleared, m.loadPartition} {
 		for _, kv := range kvs {
 			if err := load(kv); err != nil {
 				m.unreadable = append(m.unreadable, err)
@@ -173,13 +173,10 @@ func (m *metadata) loadTopic(kv coordination.KV) error {
 		return nil
 	}
 	var rec topicRecord
-	if err := json.Unmarshal(kv.Value, &rec); err != nil {
-		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
+	if err := readTopic(kv, &rec); err != nil {
+		return err
 	}
-	if kv.Key != topicKey(rec.Name) || invalidTopic(&rec.Topic) != "" {
-		return fmt.Errorf("tidemark: key %s holds another or an invalid topic", kv.Key)
-	}
-	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, written: true}
+	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, assignment: rec.Assignment, revision: kv.Revision, written: true}
 	return nil
 }
 
@@ -189,16 +186,21 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 		return nil
 	}
 	t := m.topics[name]
+	if t == nil && m.leftOver(name, n, kv) {
+		return nil
+	}
 	if t == nil || n >= t.topic.Config.Partitions {
 		return fmt.Errorf("tidemark: key %s belongs to no topic", kv.Key)
 	}
 	p := &partEntry{
 		id: protocol.PartitionID{Topic: t.topic.ID, Partition: n}, key: kv.Key, topic: t, revision: kv.Revision, accepted: noEpoch, floor: noEpoch,
 	}
-	if err := json.Unmarshal(kv.Value, &p.state); err != nil {
-		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
+	err := json.Unmarshal(kv.Value, &p.state)
+	if err == nil {
+		err = p.state.Valid()
 	}
-	if err := p.state.Valid(); err != nil {
+	if err != nil {
+		t.unread = append(t.unread, p)
 		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
 	}
 	t.parts = append(t.parts, p)
@@ -208,12 +210,13 @@ func (m *metadata) loadPartition(kv coordination.KV) error {
 }
 
 // meet takes the first view of the brokers. Where this one alone is there, of
-// several, the whole cluster is probably starting: the others are given a moment,
-// so that it does not take all leaderships and shrink every ISR to itself.
-func (m *metadata) meet(now, grace time.Duration, view map[int32]brokerView) {
+// several, the whole cluster is probably starting: the others are given half of a
+// session, so that it does not take all leaderships and shrink every ISR to itself.
+func (m *metadata) meet(now, session time.Duration, view map[int32]brokerView) {
+	m.session = session
 	m.onRegistry(view)
 	if m.missing() > 0 && m.missing() == len(m.brokers)-1 {
-		m.waitUntil = now + grace
+		m.waitUntil = now + session/2
 	}
 }
 
@@ -228,7 +231,7 @@ func (m *metadata) missing() (n int) {
 }
 
 func (m *metadata) markDirty(p *partEntry) {
-	if !p.dirty {
+	if !p.dirty && !p.topic.gone {
 		p.dirty = true
 		m.dirty = append(m.dirty, p)
 	}
@@ -253,7 +256,7 @@ func (m *metadata) onRegistry(view map[int32]brokerView) {
 	for id, b := range m.brokers {
 		v := view[id]
 		if v.lastRevision >= b.lastRevision {
-			if v.last.Replaced != b.last.Replaced {
+			if v.last.Replaced != b.last.Replaced || v.last.Unclean != b.last.Unclean {
 				moved[id] = true
 			}
 			b.last, b.lastRevision = v.last, v.lastRevision
@@ -263,15 +266,17 @@ func (m *metadata) onRegistry(view map[int32]brokerView) {
 			b.epoch = v.epoch
 		}
 	}
-	if len(moved) == 0 {
+	m.markAll(moved)
+}
+
+// markAll marks the partitions that some brokers carry.
+func (m *metadata) markAll(brokers map[int32]bool) {
+	if len(brokers) == 0 {
 		return
 	}
 	for _, p := range m.parts {
-		for _, b := range p.state.Replicas {
-			if moved[b] {
-				m.markDirty(p)
-				break
-			}
+		if slices.ContainsFunc(p.state.Replicas, func(b int32) bool { return brokers[b] }) {
+			m.markDirty(p)
 		}
 	}
 }
@@ -320,7 +325,7 @@ func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code pro
 	for _, member := range prop.ISR {
 		epoch := view.registered(member.ID)
 		unknown := member.Epoch < 0 && s.InISR(member.ID)
-		if !unknown && (epoch == 0 || epoch != member.Epoch) || view.replaced(member.ID) {
+		if !unknown && (epoch == 0 || epoch != member.Epoch) || !vouches(s, view, member.ID) {
 			return nil, protocol.Ineligible
 		}
 	}
@@ -351,17 +356,15 @@ func (m *metadata) onReply(from int32, fromEpoch int64, r protocol.OrderReply) {
 		return
 	}
 	switch {
+	case r.Accepted && from == p.state.Leader:
+		p.accepted = r.LeaderEpoch
+		m.answerCreated(p.topic)
+		return
 	case r.Accepted:
-		if from == p.state.Leader {
-			p.accepted = r.LeaderEpoch
-			m.answerCreated(p.topic)
-		}
+		p.recovered(from, fromEpoch)
 		return
 	case r.Code == protocol.StorageFailed || r.Code == protocol.Unfit:
-		if p.offline == nil {
-			p.offline = make(map[int32]int64)
-		}
-		p.offline[from] = fromEpoch
+		p.failed(from, fromEpoch, r.Code == protocol.StorageFailed)
 	default:
 		p.floor = max(p.floor, r.Above)
 		p.forced = true
@@ -372,10 +375,15 @@ func (m *metadata) onReply(from int32, fromEpoch int64, r protocol.OrderReply) {
 // finish ends a turn: it writes what should change and tells brokers what did.
 func (m *metadata) finish(now time.Duration) metaEffects {
 	m.retryWrites(now)
+	m.watchReach(now)
 	if m.resigned == nil {
 		m.reconcile(now)
-		m.clearReplaced()
+		m.clearMarks()
+		m.sweep()
+		m.answerSettled()
+		m.answerOrders()
 		m.feedBrokers()
+		m.watchAnswers(now)
 	}
 	eff := m.eff
 	eff.resign = m.resigned
@@ -389,6 +397,9 @@ func (m *metadata) reconcile(now time.Duration) {
 		return
 	}
 	m.waitUntil = 0
+	if m.cutOff != 0 {
+		return
+	}
 	slices.SortFunc(m.dirty, func(a, b *partEntry) int {
 		return cmp.Compare(a.key, b.key)
 	})
@@ -417,12 +428,21 @@ func (m *metadata) reconcile(now time.Duration) {
 // state demands comes first; a proposal that this overtakes is judged again.
 func (m *metadata) next(p *partEntry) (partWrite, bool) {
 	q := p.proposal
-	s, changed := decide(&p.state, partView{m, p}, p.forced, p.floor, m.planted)
+	s, changed := decide(&p.state, partView{m, p}, m.election(p), m.planted)
+	if want := m.minISR(p); s.MinISR != want {
+		if !changed {
+			s, changed = p.state.Clone(), true
+			s.PartitionEpoch++
+		}
+		s.MinISR = want
+	}
 	if changed {
-		s.ControllerEpoch = m.epoch
-		return partWrite{part: p, state: s}, true
+		return m.elected(p, s, nil), true
 	}
 	p.forced = false
+	if w, ok := m.nextOrdered(p); ok {
+		return w, true
+	}
 	p.proposal = nil
 	if q == nil {
 		return partWrite{}, false

@@ -6,14 +6,15 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// updateBytes bounds one Update, so that it fits any message.
-const updateBytes = minMessage / 2
+// updateBytes bounds one Update.
+const updateBytes = 256 << 10
 
 // brokerFeed is how far a broker was told of the cluster image.
 type brokerFeed struct {
 	linked bool
 	whole  bool   // it got the whole image in this session; changes follow
 	seq    uint64 // of the last Update sent
+	acked  uint64 // the highest that was answered
 }
 
 // onLink begins or ends the feed of a broker. A new session begins with the whole image.
@@ -31,6 +32,9 @@ func (m *metadata) onUpdateAck(from int32, a protocol.UpdateAck) {
 	b := m.brokers[from]
 	if b == nil {
 		return
+	}
+	if a.ControllerEpoch == m.epoch {
+		b.feed.acked = max(b.feed.acked, a.Seq)
 	}
 	switch {
 	case a.Code == protocol.StaleController && a.ControllerEpoch > m.epoch:
@@ -50,7 +54,7 @@ func (m *metadata) feedBrokers() {
 		}
 	}
 	slices.Sort(ids)
-	news := len(m.changed) > 0 || len(m.created) > 0 || m.tellStore
+	news := len(m.changed) > 0 || len(m.created) > 0 || len(m.removed) > 0 || m.tellStore
 	var changes, whole []protocol.Update
 	for _, id := range ids {
 		b := m.brokers[id]
@@ -63,7 +67,7 @@ func (m *metadata) feedBrokers() {
 			b.feed.whole = true
 		case news:
 			if changes == nil {
-				changes = m.chunks(m.created, m.changed)
+				changes = m.chunks(m.removed, m.created, m.changed)
 			}
 			m.feed(b, changes)
 		}
@@ -71,7 +75,7 @@ func (m *metadata) feedBrokers() {
 	for _, p := range m.changed {
 		p.changed = false
 	}
-	m.changed, m.created, m.tellStore = nil, nil, false
+	m.changed, m.created, m.removed, m.tellStore = nil, nil, nil, false
 }
 
 func (m *metadata) feed(b *brokerEntry, updates []protocol.Update) {
@@ -101,7 +105,11 @@ func (m *metadata) image() []protocol.Update {
 	for _, t := range topics {
 		parts = append(parts, t.parts...)
 	}
-	updates := m.chunks(topics, parts)
+	var deleted []protocol.UUID
+	for _, d := range m.deletedInOrder() {
+		deleted = append(deleted, d.id)
+	}
+	updates := m.chunks(deleted, topics, parts)
 	updates[0].Full = true
 	for i := range updates[:len(updates)-1] {
 		updates[i].More = true
@@ -109,9 +117,9 @@ func (m *metadata) image() []protocol.Update {
 	return updates
 }
 
-// chunks cuts an update into parts that fit a message. Topics come before the
-// partitions that belong to them.
-func (m *metadata) chunks(topics []*topicEntry, parts []*partEntry) []protocol.Update {
+// chunks cuts an update into parts of updateBytes. Topics come before the
+// partitions that belong to them, and deleted ones before one that has their name.
+func (m *metadata) chunks(deleted []protocol.UUID, topics []*topicEntry, parts []*partEntry) []protocol.Update {
 	blank := protocol.Update{ControllerEpoch: m.epoch, StoreOK: m.storeOK}
 	out := []protocol.Update{blank}
 	size := 0
@@ -121,6 +129,10 @@ func (m *metadata) chunks(topics []*topicEntry, parts []*partEntry) []protocol.U
 		}
 		size += need
 		return &out[len(out)-1]
+	}
+	for _, id := range deleted {
+		u := room(len(id))
+		u.Deleted = append(u.Deleted, id)
 	}
 	for _, t := range topics {
 		u := room(t.topic.Size())

@@ -18,11 +18,20 @@ const (
 	brokerIDsPrefix    = "/brokers/ids/"
 	brokerLastPrefix   = "/brokers/last/"
 	topicsPrefix       = "/brokers/topics/"
+	deletedPrefix      = "/deleted/"
+	clearedKey         = "/cleared"
+	featuresKey        = "/features"
+	newestKey          = "/brokers/newest"
 )
+
+// metadataPrefixes are what a Controller reads when it begins.
+var metadataPrefixes = [...]string{topicsPrefix, deletedPrefix, clearedKey}
 
 func brokerIDKey(id int32) string   { return brokerIDsPrefix + strconv.Itoa(int(id)) }
 func brokerLastKey(id int32) string { return brokerLastPrefix + strconv.Itoa(int(id)) }
 func topicKey(name string) string   { return topicsPrefix + name }
+
+func deletedKey(topic protocol.UUID) string { return deletedPrefix + topic.String() }
 
 func partitionKey(topic string, n int32) string {
 	return fmt.Sprintf("%s%s/partitions/%d/state", topicsPrefix, topic, n)
@@ -32,15 +41,22 @@ func partitionKey(topic string, n int32) string {
 // the broker epoch.
 type registration struct {
 	Address     string        `json:"address"`
+	Rack        string        `json:"rack,omitempty"`
 	Directory   protocol.UUID `json:"directory"`
 	Incarnation protocol.UUID `json:"incarnation"`
+	MinLevel    int32         `json:"min_level"` // feature levels that the broker supports (B12)
+	MaxLevel    int32         `json:"max_level"`
 }
 
 // lastLife is what stays of a broker when its registration goes (D15).
 type lastLife struct {
 	Directory   protocol.UUID `json:"directory"`
 	Incarnation protocol.UUID `json:"incarnation"`
+	Rack        string        `json:"rack,omitempty"`
 	Replaced    bool          `json:"replaced,omitempty"` // another directory than before; never elected until cleared
+	// Unclean: the store was not closed cleanly, so that topics which do not wait for
+	// the disk may lack their last records (D25). Cleared like Replaced.
+	Unclean bool `json:"unclean,omitempty"`
 }
 
 // controllerClaim is the value of the Controller's ephemeral key.
@@ -58,6 +74,31 @@ type controllerTerm struct {
 type topicRecord struct {
 	protocol.Topic
 	Assignment [][]int32 `json:"assignment"`
+}
+
+// deletedRecord is the value of a deleted topic's key: what is still to be
+// cleared away of it (D21).
+type deletedRecord struct {
+	Name       string  `json:"name"`
+	Partitions int32   `json:"partitions"`
+	Brokers    []int32 `json:"brokers"` // that may have logs of it
+}
+
+// clearedRecord is the value of the key with the topics that were cleared away
+// last, the newest at the end.
+type clearedRecord struct {
+	Topics []protocol.UUID `json:"topics"`
+}
+
+// features is the value of the features' key.
+type features struct {
+	Level int32 `json:"level"` // in force (B12)
+}
+
+// newestBroker is the value of the key that every registration writes, so that
+// whoever read the registrations can guard on there being no newer one.
+type newestBroker struct {
+	Broker int32 `json:"broker"`
 }
 
 // marshal encodes one of the types above, or a partition state: plain structs

@@ -26,6 +26,7 @@ type metaBench struct {
 	rereads []metaReread
 	out     map[int32]*protocol.Payload
 	resign  error
+	unclean []uncleanElection
 	request uint64
 	attempt uint64
 }
@@ -47,8 +48,12 @@ func newMetaBench(t *testing.T, brokers ...int32) *metaBench {
 func (b *metaBench) load(epoch int32) {
 	kv, _, err := b.store.Get(b.t.Context(), controllerEpochKey)
 	require.NoError(b.t, err)
-	kvs, _, err := b.store.List(b.t.Context(), topicsPrefix)
-	require.NoError(b.t, err)
+	var kvs []coordination.KV
+	for _, prefix := range metadataPrefixes {
+		some, _, err := b.store.List(b.t.Context(), prefix)
+		require.NoError(b.t, err)
+		kvs = append(kvs, some...)
+	}
 	b.m = newMetadata(1, epoch, kv.Revision, kvs)
 	require.Empty(b.t, b.m.unreadable)
 	b.writes, b.rereads, b.resign = nil, nil, nil
@@ -77,7 +82,9 @@ func (b *metaBench) register(id int32) int64 {
 		mustUnmarshal(b.t, kv.Value, &last)
 	}
 	dir := b.dirs[id]
-	next := lastLife{Directory: dir, Replaced: known && (last.Replaced || last.Directory != dir)}
+	next := lastLife{
+		Directory: dir, Rack: last.Rack, Replaced: known && (last.Replaced || last.Directory != dir), Unclean: last.Unclean,
+	}
 	next.Incarnation[0] = byte(kv.Revision) // differs from life to life
 	b.epochs[id] = b.do(coordination.Txn{Ops: []coordination.Op{
 		{Key: brokerIDKey(id), Value: marshal(registration{Directory: dir})}, {Key: brokerLastKey(id), Value: marshal(next)},
@@ -126,6 +133,7 @@ func (b *metaBench) turn() {
 		o.Verdicts = append(o.Verdicts, p.Verdicts...)
 		o.CommandAnswers = append(o.CommandAnswers, p.CommandAnswers...)
 	}
+	b.unclean = append(b.unclean, eff.unclean...)
 	if eff.resign != nil {
 		b.resign = eff.resign
 	}
@@ -161,6 +169,13 @@ func (b *metaBench) reread() {
 		require.NoError(b.t, err)
 		if ok {
 			kvs[key] = kv
+		}
+	}
+	if r.prefix != "" {
+		listed, _, err := b.store.List(b.t.Context(), r.prefix)
+		require.NoError(b.t, err)
+		for _, kv := range listed {
+			kvs[kv.Key] = kv
 		}
 	}
 	b.m.onReread(b.now, r.token, kvs, nil)
@@ -954,7 +969,7 @@ func TestCreateTopicWhileLeaderFails(t *testing.T) {
 	b := newMetaBench(t, 1, 2, 3)
 	r := b.command(topicNamed("t", 1, 1, 2, 1))
 	b.turn()
-	s := newPartition([]int32{1, 2}, 1, partView{b.m, nil})
+	s := newPartition([]int32{1, 2}, 1, partView{b.m, &partEntry{topic: &topicEntry{}}})
 	require.Equal(t, int32(1), s.Leader)
 	w := b.write()
 	b.unregister(2)

@@ -1,7 +1,6 @@
 package tidemark
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,26 +11,56 @@ import (
 
 // onCommand takes an administrative request.
 func (m *metadata) onCommand(from int32, fromEpoch int64, c protocol.Command) {
-	origin := commandOrigin{from, fromEpoch, c.Request}
-	if c.Kind != protocol.CreateTopic {
-		m.answer(origin, protocol.InvalidRequest, fmt.Sprintf("unknown command %d", c.Kind), nil)
+	q := queuedCommand{from, fromEpoch, c}
+	if m.cutOff != 0 {
+		m.answer(q.origin(), protocol.NotController, "", nil) // another one may be it soon (D18)
 		return
 	}
-	if why := invalidTopic(&c.Topic); why != "" {
-		m.answer(origin, protocol.InvalidRequest, why, nil)
-		return
-	}
-	t := m.topics[c.Topic.Name]
-	switch {
-	case t == nil:
-		m.create(origin, c.Topic)
-	case !t.written && t.topic.ID != c.Topic.ID:
-		t.others = append(t.others, queuedCommand{from, fromEpoch, c}) // until that creation is decided
-	case t.topic.ID == c.Topic.ID:
-		t.waiting = append(t.waiting, origin) // the same request again: its answer was lost
-		m.answerCreated(t)
+	switch c.Kind {
+	case protocol.CreateTopic:
+		m.createTopic(q)
+	case protocol.AlterTopic, protocol.AddPartitions, protocol.DeleteTopic:
+		m.changeTopic(q)
+	case protocol.RaiseLevel:
+		m.raiseLevel(q)
+	case protocol.ElectPreferred, protocol.ElectUnclean:
+		m.onElect(q)
 	default:
-		m.answer(origin, protocol.TopicExists, "", &t.topic)
+		m.answer(q.origin(), protocol.InvalidRequest, fmt.Sprintf("unknown command %d", c.Kind), nil)
+	}
+}
+
+func (q *queuedCommand) origin() commandOrigin {
+	return commandOrigin{q.from, q.fromEpoch, q.command.Request}
+}
+
+// createTopic creates a topic, or joins its creation. It waits for a command on
+// that name which is under way, and for the state keys of an earlier topic to go:
+// they have the same names.
+func (m *metadata) createTopic(q queuedCommand) {
+	topic := q.command.Topic
+	if why := invalidTopic(&topic); why != "" {
+		m.answer(q.origin(), protocol.InvalidRequest, why, nil)
+		return
+	}
+	t := m.topics[topic.Name]
+	switch {
+	case m.deleted[topic.ID] != nil || slices.Contains(m.cleared.record.Topics, topic.ID):
+		m.answer(q.origin(), protocol.UnknownTopic, "the topic was created, and deleted meanwhile", nil)
+	case t == nil:
+		for _, d := range m.deletedInOrder() {
+			if d.record.Name == topic.Name && len(d.left) > 0 {
+				d.others = append(d.others, q)
+				return
+			}
+		}
+		m.create(q)
+	case t.topic.ID == topic.ID:
+		m.await(t, q.origin()) // the same request again: its answer was lost
+	case t.busy:
+		t.others = append(t.others, q)
+	default:
+		m.answer(q.origin(), protocol.TopicExists, "", &t.topic)
 	}
 }
 
@@ -53,130 +82,162 @@ func invalidTopic(t *protocol.Topic) string {
 		return fmt.Sprintf("partitions must be 1 to %d", maxPartitions)
 	case t.Config.ReplicationFactor < 1:
 		return "replication factor must be at least 1"
-	case t.Config.MinISR < 1:
+	}
+	return invalidConfig(&t.Config)
+}
+
+// invalidConfig says what is wrong with the part of a configuration that can be
+// altered, or "".
+func invalidConfig(c *TopicConfig) string {
+	switch {
+	case c.MinISR < 1:
 		return "min ISR must be at least 1"
+	case c.MaxRecordBytes < 0:
+		return "max record bytes is negative"
+	case c.MaxUncommittedBytes < 0:
+		return "max uncommitted bytes is negative"
+	case c.MaxUncommittedBytes > 0 && c.MaxUncommittedBytes < int64(c.MaxRecordBytes):
+		return "max uncommitted bytes is below max record bytes: the largest record would never fit"
 	}
 	return ""
 }
 
 // create writes a topic and the first states of all its partitions at once.
-func (m *metadata) create(origin commandOrigin, topic protocol.Topic) {
-	live, down, carried := m.placement()
-	rf := int(topic.Config.ReplicationFactor)
-	assignment := place(int(topic.Config.Partitions), rf, live, down, carried)
+func (m *metadata) create(q queuedCommand) {
+	topic := q.command.Topic
+	topic.Version = 0
+	assignment := m.assign(q.origin(), &topic, int(topic.Config.Partitions))
 	if assignment == nil {
-		m.answer(origin, protocol.TooFewBrokers, fmt.Sprintf("replication factor %d, brokers %d", rf, len(live)+len(down)), nil)
 		return
 	}
-	t := &topicEntry{topic: topic, waiting: []commandOrigin{origin}}
-	w := &metaWrite{topic: t}
-	put := func(key string, v any) {
-		w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: key})
-		w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: key, Value: marshal(v)})
+	t := &topicEntry{topic: topic}
+	w := &metaWrite{topic: t, change: &topicChange{asked: q, topic: topic, assignment: assignment}}
+	w.put(topicKey(topic.Name), 0, topicRecord{Topic: topic, Assignment: assignment})
+	m.firstStates(w, 0, assignment)
+	// A copy of this write that arrives after the topic was deleted again must fail.
+	w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: deletedKey(topic.ID)},
+		coordination.Guard{Key: clearedKey, Revision: m.cleared.revision})
+	m.topics[topic.Name] = t
+	m.writeTopic(w)
+}
+
+// assign places new partitions. nil: there are too few brokers, and whoever asked
+// was told.
+func (m *metadata) assign(origin commandOrigin, topic *protocol.Topic, partitions int) [][]int32 {
+	rf := int(topic.Config.ReplicationFactor)
+	on := m.ground(topic)
+	assignment := place(partitions, rf, on)
+	if assignment == nil {
+		m.answer(origin, protocol.TooFewBrokers, fmt.Sprintf("replication factor %d, brokers %d", rf, len(on.live)+len(on.down)), nil)
 	}
-	put(topicKey(topic.Name), topicRecord{Topic: topic, Assignment: assignment})
-	for n, replicas := range assignment {
+	return assignment
+}
+
+// firstStates adds new partitions, numbered from first on, to a write of their topic.
+func (m *metadata) firstStates(w *metaWrite, first int32, assignment [][]int32) {
+	c := w.change
+	for i, replicas := range assignment {
+		n := first + int32(i)
 		p := &partEntry{
-			id: protocol.PartitionID{Topic: topic.ID, Partition: int32(n)}, key: partitionKey(topic.Name, int32(n)),
-			topic: t, accepted: noEpoch, floor: noEpoch, writing: true,
+			id: protocol.PartitionID{Topic: c.topic.ID, Partition: n}, key: partitionKey(c.topic.Name, n),
+			topic: w.topic, accepted: noEpoch, floor: noEpoch, writing: true,
 		}
-		s := newPartition(replicas, topic.Config.MinISR, partView{m, nil})
+		s := newPartition(replicas, c.topic.Config.MinISR, partView{m, p})
 		s.ControllerEpoch = m.epoch
-		put(p.key, s)
-		t.parts = append(t.parts, p)
+		w.put(p.key, 0, s)
 		w.parts = append(w.parts, partWrite{part: p, state: s})
+		c.parts = append(c.parts, p)
 		m.parts[p.id] = p
 	}
-	m.topics[topic.Name] = t
-	m.begin(w)
 }
 
-// placement returns the brokers that can take new replicas, and what they carry.
-func (m *metadata) placement() (live, down []int32, carried map[int32]load) {
-	for id, b := range m.brokers {
-		if b.epoch != 0 && !b.last.Replaced {
-			live = append(live, id)
-		} else {
-			down = append(down, id)
-		}
-	}
-	slices.Sort(live)
-	slices.Sort(down)
-	carried = make(map[int32]load)
-	for _, p := range m.parts {
-		for i, b := range p.state.Replicas {
-			l := carried[b]
-			l.replicas++
-			if i == 0 {
-				l.leaders++ // the preferred one: where leadership goes back to
-			}
-			carried[b] = l
-		}
-	}
-	return live, down, carried
+// put and remove add an op to a write, and its guard.
+func (w *metaWrite) put(key string, revision int64, v any) {
+	w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: key, Revision: revision})
+	w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: key, Value: marshal(v)})
 }
 
-// creationConflicted ends a creation that found the topic in the store.
-func (m *metadata) creationConflicted(t *topicEntry, kvs map[string]coordination.KV) {
-	waiting := t.waiting
-	t.waiting = nil
-	defer m.decided(t)
+func (w *metaWrite) remove(key string, revision int64) {
+	w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: key, Revision: revision})
+	w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: key, Delete: true})
+}
+
+// creationConflicted ends a creation that found the topic in the store, or tries
+// again one that only met the end of a deletion.
+func (m *metadata) creationConflicted(w *metaWrite, kvs map[string]coordination.KV) {
+	t, asked := w.topic, w.change.asked
 	delete(m.topics, t.topic.Name)
-	for _, p := range t.parts {
-		delete(m.parts, p.id)
-		p.dirty = false
-	}
-	m.dirty = slices.DeleteFunc(m.dirty, func(p *partEntry) bool { return p.topic == t })
-	m.changed = slices.DeleteFunc(m.changed, func(p *partEntry) bool { return p.topic == t })
 	var rec topicRecord
-	if kv, ok := kvs[topicKey(t.topic.Name)]; ok && json.Unmarshal(kv.Value, &rec) == nil {
-		for _, origin := range waiting {
-			m.answer(origin, protocol.TopicExists, "", &rec.Topic)
+	switch {
+	case !slices.ContainsFunc(w.txn.Ops, func(op coordination.Op) bool { return kvs[op.Key].Key != "" }):
+		m.again([]queuedCommand{asked})
+		if next := m.topics[t.topic.Name]; next != nil && next.topic.ID == t.topic.ID {
+			next.waiting = append(next.waiting, t.waiting...)
+		} else {
+			m.end(t, protocol.NotController, "") // they are sent again
 		}
-		return
+	case readTopic(kvs[topicKey(t.topic.Name)], &rec) == nil:
+		t.topic = rec.Topic
+		m.await(t, asked.origin())
+		m.end(t, protocol.TopicExists, "")
+	default:
+		m.await(t, asked.origin())
+		m.end(t, protocol.Failed, "the coordination store refused the topic's keys")
 	}
-	for _, origin := range waiting {
-		m.answer(origin, protocol.Failed, "the coordination store refused the topic's keys", nil)
-	}
+	m.decided(t)
 }
 
-// decided looks again at the commands that came while a creation was under way.
+// forget drops partitions that do not exist, or not any more.
+func (m *metadata) forget(parts []*partEntry) {
+	of := make(map[*partEntry]bool, len(parts))
+	for _, p := range parts {
+		of[p] = true
+		p.dirty, p.changed = false, false
+		delete(m.parts, p.id)
+	}
+	is := func(p *partEntry) bool { return of[p] }
+	m.dirty = slices.DeleteFunc(m.dirty, is)
+	m.changed = slices.DeleteFunc(m.changed, is)
+}
+
+// decided looks again at the commands that came while one was under way.
 func (m *metadata) decided(t *topicEntry) {
 	others := t.others
 	t.others = nil
-	for _, q := range others {
+	m.again(others)
+}
+
+func (m *metadata) again(commands []queuedCommand) {
+	for _, q := range commands {
 		m.onCommand(q.from, q.fromEpoch, q.command)
 	}
 }
 
 // abdicate ends the commands that wait: whoever sent them looks for the next
-// Controller, which finds the topic in the store.
+// Controller, which finds in the store what was carried out.
 func (m *metadata) abdicate() map[int32]*protocol.Payload {
+	var queued []queuedCommand
 	for _, name := range slices.Sorted(maps.Keys(m.topics)) {
 		t := m.topics[name]
-		for _, origin := range t.waiting {
-			m.answer(origin, protocol.NotController, "", nil)
-		}
-		t.waiting = nil
+		m.end(t, protocol.NotController, "")
+		queued = append(queued, t.others...)
 	}
+	for _, d := range m.deletedInOrder() {
+		queued = append(queued, d.others...)
+	}
+	for _, token := range slices.Sorted(maps.Keys(m.writes)) {
+		switch w := m.writes[token]; {
+		case w.change != nil:
+			queued = append(queued, w.change.asked)
+		case w.raise != nil:
+			queued = append(queued, *w.raise)
+		}
+	}
+	for _, q := range queued {
+		m.answer(q.origin(), protocol.NotController, "", nil)
+	}
+	m.dropOrders()
 	return m.eff.out
-}
-
-// answerCreated ends the creations that waited for every leader to accept. A
-// partition without a leader does not hold it up: nobody is there to accept.
-func (m *metadata) answerCreated(t *topicEntry) {
-	if !t.written || len(t.waiting) == 0 {
-		return
-	}
-	for _, p := range t.parts {
-		if p.state.Leader != protocol.NoLeader && p.accepted != p.state.LeaderEpoch {
-			return
-		}
-	}
-	for _, origin := range t.waiting {
-		m.answer(origin, protocol.OK, "", &t.topic)
-	}
-	t.waiting = nil
 }
 
 func (m *metadata) answer(o commandOrigin, code protocol.Code, detail string, t *protocol.Topic) {
@@ -190,43 +251,4 @@ func (m *metadata) answer(o commandOrigin, code protocol.Code, detail string, t 
 	}
 	out := m.to(o.broker)
 	out.CommandAnswers = append(out.CommandAnswers, a)
-}
-
-// clearReplaced takes the mark of a replaced directory off a broker once no ISR
-// and no ELR rests on the data it lost (D15).
-func (m *metadata) clearReplaced() {
-	ids := make([]int32, 0, len(m.brokers))
-	for id, b := range m.brokers {
-		if b.last.Replaced && b.epoch != 0 && !b.clearing {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		if m.vouchedFor(id) {
-			continue
-		}
-		b := m.brokers[id]
-		b.clearing = true
-		last := b.last
-		last.Replaced = false
-		m.begin(&metaWrite{clear: b, txn: coordination.Txn{
-			Guards: []coordination.Guard{{Key: brokerLastKey(id), Revision: b.lastRevision}},
-			Ops:    []coordination.Op{{Key: brokerLastKey(id), Value: marshal(last)}},
-		}})
-	}
-}
-
-// vouchedFor reports whether some partition counts on the broker's data, or may
-// do so once a write under way is decided.
-func (m *metadata) vouchedFor(id int32) bool {
-	if len(m.unreadable) > 0 {
-		return true // what cannot be read may count on it (D3)
-	}
-	for _, p := range m.parts {
-		if p.state.InISR(id) || slices.Contains(p.state.ELR, id) || (p.writing && slices.Contains(p.state.Replicas, id)) {
-			return true
-		}
-	}
-	return false
 }

@@ -23,22 +23,31 @@ type metaWrite struct {
 	token uint64
 	txn   coordination.Txn
 	// The first guards of txn are those of its ops, one for one.
-	parts  []partWrite
-	topic  *topicEntry  // a creation
-	clear  *brokerEntry // a cleared `replaced`
-	again  time.Duration
-	reread bool // a re-read, not the transaction itself, is under way
-	// refused: the store said no. A guard that failed once fails for ever, since
-	// revisions only rise and a key that was there is not made absent by anybody but
-	// the Controller, so no earlier copy of the write can arrive any more.
+	parts   []partWrite
+	topic   *topicEntry // whose key it writes, and
+	change  *topicChange
+	sweeps  *deletedTopic // of which it removes
+	swept   []*partEntry  // these state keys; none: the key that names it, and
+	after   clearedRecord // this is remembered then
+	raise   *queuedCommand
+	clear   *brokerEntry // whose marks it clears, and
+	cleared lastLife     // what is left of them
+	again   time.Duration
+	reread  bool // a re-read, not the transaction itself, is under way
+	// refused: the store said no. A guard that failed once fails for ever: revisions
+	// only rise, and a creation is guarded by what a deletion leaves behind as well as
+	// by the absence of its keys. So no earlier copy of the write can arrive any more.
 	refused bool
 }
 
-// partWrite is one partition's next state. The proposal, if any, is what led to it.
+// partWrite is one partition's next state. The proposal or the order, if any, is
+// what led to it.
 type partWrite struct {
 	part     *partEntry
 	state    protocol.PartitionState
 	proposal *queuedProposal
+	order    *order
+	unclean  bool // an unclean election
 }
 
 func (m *metadata) writePartitions(batch []partWrite) {
@@ -52,7 +61,7 @@ func (m *metadata) writePartitions(batch []partWrite) {
 		w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: pw.part.key, Value: marshal(pw.state)})
 	}
 	for _, pw := range batch {
-		for _, g := range pw.lives() {
+		for _, g := range m.lives(&pw) {
 			if !slices.Contains(w.txn.Guards, g) {
 				w.txn.Guards = append(w.txn.Guards, g)
 			}
@@ -61,14 +70,23 @@ func (m *metadata) writePartitions(batch []partWrite) {
 	m.begin(w)
 }
 
-// lives are guards on the registrations that a proposal's write rests on: the
-// leader that proposed it, and a member that joins, must still be in the same
-// life (S-64).
-func (pw *partWrite) lives() (guards []coordination.Guard) {
-	if pw.proposal == nil {
-		return nil
-	}
+// lives are guards on the registrations that a write rests on. Of a proposal: the
+// leader that made it, and a member that joins, must still be in the same life
+// (S-64). Of an unclean election: its winner, and the members that it passes over,
+// which must not have come back.
+func (m *metadata) lives(pw *partWrite) (guards []coordination.Guard) {
 	s := &pw.part.state
+	if pw.unclean {
+		guards = append(guards, coordination.Guard{Key: brokerIDKey(pw.state.Leader), Revision: pw.state.LeaderBrokerEpoch})
+		for _, id := range s.ISR {
+			if id != pw.state.Leader {
+				guards = append(guards, coordination.Guard{Key: brokerIDKey(id), Revision: m.brokers[id].life()})
+			}
+		}
+	}
+	if pw.proposal == nil {
+		return guards
+	}
 	guards = append(guards, coordination.Guard{Key: brokerIDKey(s.Leader), Revision: s.LeaderBrokerEpoch})
 	for _, member := range pw.proposal.proposal.ISR {
 		if !s.InISR(member.ID) {
@@ -122,11 +140,15 @@ func (m *metadata) setStoreOK(ok bool) {
 // lookAgain reads what the write was about, and the controller epoch.
 func (m *metadata) lookAgain(w *metaWrite) {
 	w.reread, w.again = true, 0
+	if w.raise != nil {
+		m.countBrokers(w)
+		return
+	}
 	keys := []string{controllerEpochKey}
 	for _, op := range w.txn.Ops {
 		keys = append(keys, op.Key)
 	}
-	m.eff.rereads = append(m.eff.rereads, metaReread{w.token, keys})
+	m.eff.rereads = append(m.eff.rereads, metaReread{token: w.token, keys: keys})
 }
 
 func (m *metadata) retryWrites(now time.Duration) {
@@ -149,6 +171,12 @@ func (m *metadata) nextWake() time.Duration {
 		if w.again != 0 && (at == 0 || w.again < at) {
 			at = w.again
 		}
+	}
+	if m.reachAt != 0 && (at == 0 || m.reachAt < at) {
+		at = m.reachAt
+	}
+	if m.cutOff != 0 {
+		return at
 	}
 	for _, p := range m.dirty {
 		if p.retryAt != 0 && (at == 0 || p.retryAt < at) {
@@ -173,6 +201,10 @@ func (m *metadata) onReread(now time.Duration, token uint64, kvs map[string]coor
 	m.setStoreOK(true)
 	if kvs[controllerEpochKey].Revision != m.epochRevision {
 		m.resigned = errControllerMoved
+		return
+	}
+	if w.raise != nil && len(w.txn.Ops) == 0 {
+		m.brokersCounted(w, kvs)
 		return
 	}
 	if revision, ok := writtenAs(w, kvs); ok {
@@ -200,15 +232,19 @@ func overtaken(w *metaWrite, kvs map[string]coordination.KV) bool {
 
 // writtenAs reports whether the write was applied. The keys are read one after
 // the other, so some may be from before it: one that holds exactly what it put
-// there, past its guard, proves the whole.
+// there, past its guard, proves the whole. A write that removes as well does so
+// first: where its removal is seen, so is what it put. One that only removes was
+// applied if nothing is left.
 func writtenAs(w *metaWrite, kvs map[string]coordination.KV) (revision int64, ok bool) {
+	gone := true
 	for i, op := range w.txn.Ops {
 		kv, exists := kvs[op.Key]
-		if exists && kv.Revision != w.txn.Guards[i].Revision && string(kv.Value) == string(op.Value) {
+		gone = gone && op.Delete && !exists
+		if !op.Delete && exists && kv.Revision != w.txn.Guards[i].Revision && string(kv.Value) == string(op.Value) {
 			return kv.Revision, true
 		}
 	}
-	return 0, false
+	return 0, gone
 }
 
 // applied installs what a write recorded; only now may anybody act on it.
@@ -216,6 +252,7 @@ func (m *metadata) applied(w *metaWrite, revision int64) {
 	delete(m.writes, w.token)
 	for i := range w.parts {
 		pw := &w.parts[i]
+		m.electionWritten(pw)
 		m.install(pw.part, pw.state, revision)
 		if pw.proposal != nil {
 			m.verdict(pw.proposal.from, &pw.proposal.proposal, protocol.OK, &pw.state)
@@ -224,16 +261,18 @@ func (m *metadata) applied(w *metaWrite, revision int64) {
 			}
 		}
 	}
-	if w.topic != nil {
-		w.topic.written = true
-		m.created = append(m.created, w.topic)
-		m.decided(w.topic)
+	switch {
+	case w.topic != nil:
+		m.topicWritten(w, revision)
+	case w.sweeps != nil:
+		m.sweepWritten(w, revision)
+	case w.raise != nil:
+		m.answer(w.raise.origin(), protocol.OK, "", nil)
 	}
 	if w.clear != nil {
 		w.clear.clearing = false
 		if revision > w.clear.lastRevision { // else a later registration is known already
-			w.clear.last.Replaced = false
-			w.clear.lastRevision = revision
+			w.clear.last, w.clear.lastRevision = w.cleared, revision
 		}
 	}
 }
@@ -250,7 +289,7 @@ func (m *metadata) install(p *partEntry, s protocol.PartitionState, revision int
 }
 
 func (m *metadata) markChanged(p *partEntry) {
-	if !p.changed {
+	if !p.changed && !p.topic.gone {
 		p.changed = true
 		m.changed = append(m.changed, p)
 	}
@@ -263,6 +302,7 @@ func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]co
 		pw := &w.parts[i]
 		p := pw.part
 		p.writing = false
+		m.answerCreated(p.topic)
 		if pw.proposal != nil && p.proposal == nil {
 			p.proposal = pw.proposal
 		}
@@ -279,7 +319,12 @@ func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]co
 	if w.clear != nil {
 		w.clear.clearing = false
 	}
-	if w.topic != nil {
-		m.creationConflicted(w.topic, kvs)
+	switch {
+	case w.topic != nil:
+		m.topicConflicted(w, kvs)
+	case w.sweeps != nil:
+		m.sweepConflicted(w, kvs)
+	case w.raise != nil:
+		m.raiseLevel(*w.raise) // another broker has registered since
 	}
 }

@@ -884,7 +884,10 @@ func TestB5StatusIsTruthful(t *testing.T) {
 			st := b.Status()
 			require.Equal(t, b.ID(), st.Broker)
 			require.NoError(t, errors.Join(st.Unfit, st.Registration))
-			w.until("linked", func() bool { return len(b.Status().Linked) == 2 })
+			w.until("linked", func() bool {
+				links := b.Status().Links
+				return len(links) == 2 && links[0].Up && links[1].Up
+			})
 			require.Positive(t, st.BrokerEpoch)
 			require.Equal(t, int32(1), st.ControllerEpoch)
 		}

@@ -34,9 +34,23 @@ const (
 	AcksNone = protocol.AcksNone
 )
 
+// Compression is how the records of a batch are packed, on disk and on the wire.
+type Compression = record.Compression
+
+const (
+	NoCompression = record.None
+	Gzip          = record.Gzip   // small and slow
+	Snappy        = record.Snappy // as Kafka's Java client frames it
+	LZ4           = record.LZ4    // fast
+	Zstd          = record.Zstd   // small, and faster than Gzip
+)
+
 // AppendOptions adjusts one append.
 type AppendOptions struct {
 	Acks Acks // what to wait for. Default AcksAll
+	// Compression packs the batch, where that makes it smaller. Limits on batches
+	// count what it takes then. Default none.
+	Compression Compression
 }
 
 // Result says where the records of an append are. It means something only when
@@ -80,13 +94,17 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 	if o.Acks < AcksAll || o.Acks > AcksNone {
 		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
 	}
-	batch, err := p.encode(ctx, recs)
+	b, t, err := p.client.topicOf(ctx, p.topic, 0)
+	if err != nil {
+		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
+	}
+	batch, err := encodeBatch(&b.cfg, &t.Config, o.Compression, recs)
 	if err != nil {
 		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 	}
 	why := error(nil)
 	for attempt := 0; ; attempt++ {
-		r, err := p.client.locate(ctx, p.topic, p.n, protocol.UUID{}, attempt)
+		r, err := p.client.locate(ctx, p.topic, p.n, t.ID, attempt)
 		if err != nil {
 			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
 		}
@@ -122,34 +140,45 @@ func (p *Partition) appendError(o Outcome, err error) error {
 	return &AppendError{Topic: p.topic, Partition: int(p.n), Outcome: o, Err: err}
 }
 
-// encode makes one batch of the records, within the limits of a broker at hand.
-func (p *Partition) encode(ctx context.Context, recs []Record) ([]byte, error) {
-	b, err := p.client.some(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	return encodeBatch(&b.cfg, recs)
-}
-
-func encodeBatch(cfg *Config, recs []Record) ([]byte, error) {
-	if len(recs) == 0 {
+// encodeBatch makes one batch of the records, within the limits of a broker at hand
+// and of the topic.
+func encodeBatch(cfg *Config, topic *TopicConfig, c Compression, recs []Record) ([]byte, error) {
+	switch limit := recordLimit(cfg, topic); {
+	case len(recs) == 0:
 		return nil, fmt.Errorf("%w: no records", ErrInvalidRecord)
-	}
-	for i := range recs {
-		if n := recordBytes(&recs[i]); n > cfg.MaxRecordBytes {
-			return nil, fmt.Errorf("%w: record %d has %d bytes, the limit is %d", ErrRecordTooLarge, i, n, cfg.MaxRecordBytes)
+	case !c.Valid():
+		return nil, fmt.Errorf("%w: %v", ErrInvalidCompression, c)
+	default:
+		for i := range recs {
+			if n := recordBytes(&recs[i]); n > limit {
+				return nil, fmt.Errorf("%w: record %d has %d bytes, the limit is %d", ErrRecordTooLarge, i, n, limit)
+			}
 		}
 	}
 	now := time.Now()
 	size := record.EncodedSize(recs, now)
-	if size > cfg.largestBatch() {
+	room := size
+	if c != NoCompression {
+		room = 0 // not known yet
+	} else if size > cfg.largestBatch() {
 		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBatchTooLarge, size, cfg.largestBatch())
 	}
-	batch, err := record.Encode(make([]byte, 0, size), recs, now)
+	batch, err := record.EncodeCompressed(make([]byte, 0, room), recs, now, c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidRecord, err)
 	}
+	if len(batch) > cfg.largestBatch() {
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBatchTooLarge, len(batch), cfg.largestBatch())
+	}
 	return batch, nil
+}
+
+// recordLimit is the most bytes that a record of the topic may have.
+func recordLimit(cfg *Config, topic *TopicConfig) int {
+	if topic.MaxRecordBytes > 0 {
+		return min(cfg.MaxRecordBytes, int(topic.MaxRecordBytes))
+	}
+	return cfg.MaxRecordBytes
 }
 
 // recordBytes is what counts against MaxRecordBytes.
@@ -160,29 +189,6 @@ func recordBytes(r *Record) int {
 	}
 	return n
 }
-
-// Position is where to begin reading.
-type Position struct {
-	kind   positionKind
-	offset int64
-}
-
-type positionKind uint8
-
-const (
-	fromStart positionKind = iota
-	fromEnd
-	fromOffset
-)
-
-// Earliest is the oldest record that the log still has.
-func Earliest() Position { return Position{kind: fromStart} }
-
-// Latest is the first record that is not committed yet: only what comes from now on.
-func Latest() Position { return Position{kind: fromEnd} }
-
-// At is the record with that offset.
-func At(offset int64) Position { return Position{kind: fromOffset, offset: offset} }
 
 // Offsets are the ends of what can be read.
 type Offsets struct {
@@ -314,104 +320,4 @@ func (p *Partition) ask(ctx context.Context, q protocol.Read, at *reading) (prot
 			return protocol.ReadAnswer{}, ctxError(ctx, why)
 		}
 	}
-}
-
-// Records iterates over the committed records from a position on, in order and
-// without a gap. At the end it waits for more; it survives failovers. It ends
-// when ctx ends, with ctx's error, or with the first other error. The records'
-// bytes are the caller's.
-func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		var at reading
-		next := from.offset
-		if from.kind != fromOffset {
-			a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &at)
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			next = a.HW
-			if from.kind == fromStart {
-				next = a.LogStart
-			}
-		}
-		for {
-			a, err := p.ask(ctx, protocol.Read{From: next, MaxBytes: 1 << 20, MaxWaitMs: readWaitMs}, &at)
-			if err != nil {
-				yield(Record{}, err)
-				return
-			}
-			for rec, err := range recordsOf(a.Batches, next) {
-				if !yield(rec, err) || err != nil {
-					return
-				}
-				next = rec.Offset + 1
-			}
-		}
-	}
-}
-
-// Writable returns nil when an append with AcksAll would be taken now, as far as
-// this broker knows, or why not. It waits only until this broker knows the cluster and the topic.
-func (p *Partition) Writable(ctx context.Context) error {
-	b, t, err := p.client.topicOf(ctx, p.topic, 0)
-	if err != nil {
-		return err
-	}
-	s, ok, _ := p.client.newest(b, protocol.PartitionID{Topic: t.ID, Partition: p.n})
-	switch {
-	case !ok:
-		return fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
-	case s.Leader == protocol.NoLeader:
-		return fmt.Errorf("%w: none of its in-sync replicas %v is there", ErrNotLeader, s.ISR)
-	case len(s.ISR) < int(s.MinISR):
-		return fmt.Errorf("%w: in sync %v, MinISR %d", ErrNotEnoughReplicas, s.ISR, s.MinISR)
-	case s.Leader == b.cfg.ID && b.unfitReason() != nil:
-		return fmt.Errorf("%w: %w", ErrUnfit, b.unfitReason())
-	}
-	return nil
-}
-
-// PartitionStatus is what is known of a partition.
-type PartitionStatus struct {
-	Leader         int32 // -1: none
-	LeaderEpoch    int32
-	PartitionEpoch int32
-	Replicas       []int32 // AR, in order of preference
-	ISR            []int32
-	OSR            []int32 // AR = ISR + OSR
-	MinISR         int     // in force: never above the number of replicas
-	// Ends are the leader's; nil when it did not answer within a second. Just after a
-	// failover it may not: its high watermark is not valid yet.
-	Ends *Offsets
-}
-
-// statusWait is how long Status waits for the leader.
-const statusWait = time.Second
-
-// Status returns the partition's state as this broker knows it, with the ends as
-// its leader has them.
-func (p *Partition) Status(ctx context.Context) (PartitionStatus, error) {
-	b, t, err := p.client.topicOf(ctx, p.topic, 0)
-	if err != nil {
-		return PartitionStatus{}, err
-	}
-	s, ok, _ := p.client.newest(b, protocol.PartitionID{Topic: t.ID, Partition: p.n})
-	if !ok {
-		return PartitionStatus{}, fmt.Errorf("%w: %s/%d of %d", ErrUnknownPartition, p.topic, p.n, t.Config.Partitions)
-	}
-	s = s.Clone()
-	st := PartitionStatus{
-		Leader: s.Leader, LeaderEpoch: s.LeaderEpoch, PartitionEpoch: s.PartitionEpoch,
-		Replicas: s.Replicas, ISR: s.ISR, OSR: s.OSR(), MinISR: int(s.MinISR),
-	}
-	if s.Leader == protocol.NoLeader {
-		return st, nil
-	}
-	endsCtx, cancel := context.WithTimeout(ctx, statusWait)
-	defer cancel()
-	if ends, err := p.Offsets(endsCtx); err == nil {
-		st.Ends = &ends
-	}
-	return st, nil
 }

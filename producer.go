@@ -3,6 +3,7 @@ package tidemark
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/record"
 )
 
@@ -24,9 +26,13 @@ type ProducerOptions struct {
 	// in-sync replicas, is sent again in its place. After that it ends as NotAppended,
 	// and so does everything behind it. Default 1 min.
 	RetryFor time.Duration
+	// Compression packs each batch, where that makes it smaller. It happens on the
+	// Producer's goroutine. Batches are closed by what they take without it. Default none.
+	Compression Compression
 	// Partitioner chooses the partition of a record, from 0 to partitions-1. Default:
 	// PartitionFor the key, or one after the other for records without a key. It is
-	// called from the goroutines that append.
+	// called from the goroutines that append, with the number of partitions that the
+	// topic has by then: when that grows, a key may move to another partition.
 	Partitioner func(rec Record, partitions int) int
 }
 
@@ -41,6 +47,9 @@ type ProducerOptions struct {
 // refused with ErrResume until Resume is called; what to do about the unknown ones
 // is the application's decision.
 //
+// A Producer stays with the topic that it first appended to: when that is deleted
+// and created again, appends fail with ErrTopicRecreated.
+//
 // All methods may be called from any goroutine; the order of concurrent calls is
 // the order in which they get to it.
 type Producer struct {
@@ -54,6 +63,7 @@ type Producer struct {
 	rotor   int
 	since   *flushSpan // what was appended since the last Flush began
 	closed  bool
+	bound   protocol.UUID // the topic that it first appended to
 
 	inbox   *mailbox[*sentBatch] // answered batches, and nil for "look at the streams"
 	ctx     context.Context      // ends when the Producer is closed
@@ -117,35 +127,63 @@ func (p *Producer) appendAsync(ctx context.Context, rec Record, done func(Result
 	if err != nil {
 		return n, p.refused(n, err)
 	}
-	if p.opts.Acks < AcksAll || p.opts.Acks > AcksNone {
-		return n, p.refused(n, fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks))
-	}
-	if size := recordBytes(&rec); size > b.cfg.MaxRecordBytes {
-		return n, p.refused(n, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRecordTooLarge, size, b.cfg.MaxRecordBytes))
+	if err := p.check(&b.cfg, &t.Config, &rec); err != nil {
+		return n, p.refused(n, err)
 	}
 	q := &queuedRecord{rec: copyRecord(rec), done: done}
 	if q.rec.Timestamp.IsZero() {
 		q.rec.Timestamp = time.Now()
 	}
-	if err := record.CheckTime(q.rec.Timestamp); err != nil {
-		return n, p.refused(n, fmt.Errorf("%w: %w", ErrInvalidRecord, err))
-	}
-	if size := record.HeaderSize + record.MaxRecordSize(&rec); size > b.cfg.largestBatch() {
-		return n, p.refused(n, fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, b.cfg.largestBatch()))
-	}
 	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
 	if err := p.space.Acquire(ctx, q.bytes); err != nil {
-		return n, p.refused(n, context.Cause(ctx))
+		return n, p.refused(n, p.ctxError(ctx, n, errNoRoom))
 	}
-	if err := p.enqueue(n, b, q); err != nil {
+	if err := p.enqueue(n, b, t.ID, q); err != nil {
 		p.space.Release(q.bytes)
 		return n, p.refused(n, err)
 	}
 	return n, nil
 }
 
+// errNoRoom is why an append waited.
+var errNoRoom = errors.New("tidemark: MaxBufferedBytes are under way")
+
+// check refuses what cannot be appended.
+func (p *Producer) check(cfg *Config, topic *TopicConfig, rec *Record) error {
+	switch {
+	case p.opts.Acks < AcksAll || p.opts.Acks > AcksNone:
+		return fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks)
+	case !p.opts.Compression.Valid():
+		return fmt.Errorf("%w: %v", ErrInvalidCompression, p.opts.Compression)
+	}
+	if size, limit := recordBytes(rec), recordLimit(cfg, topic); size > limit {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrRecordTooLarge, size, limit)
+	}
+	if !rec.Timestamp.IsZero() {
+		if err := record.CheckTime(rec.Timestamp); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalidRecord, err)
+		}
+	}
+	if size := record.HeaderSize + record.MaxRecordSize(rec); size > cfg.largestBatch() {
+		return fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, cfg.largestBatch())
+	}
+	return nil
+}
+
+// ctxError says that ctx ended, and why a partition took nothing until then: what
+// its last refusal was, if there was one, else why.
+func (p *Producer) ctxError(ctx context.Context, n int, why error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.streams[int32(n)]; s != nil && s.refusal != nil {
+		why = s.refusal
+	}
+	return ctxError(ctx, why)
+}
+
 // Append queues a record and waits for its end. When ctx ends first the outcome
-// is Unknown to the caller, though the record goes its way.
+// is Unknown to the caller, though the record goes its way; the error then says why
+// the partition took nothing, if that was so.
 func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
 	type end struct {
 		res Result
@@ -160,7 +198,7 @@ func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
 	case e := <-ended:
 		return e.res, e.err
 	case <-ctx.Done():
-		return Result{Base: -1, Last: -1}, &AppendError{Topic: p.topic.name, Partition: n, Outcome: Unknown, Err: context.Cause(ctx)}
+		return Result{Base: -1, Last: -1}, &AppendError{Topic: p.topic.name, Partition: n, Outcome: Unknown, Err: p.ctxError(ctx, n, nil)}
 	}
 }
 
@@ -195,15 +233,20 @@ func copyRecord(r Record) Record {
 }
 
 // enqueue puts a record into its partition's stream.
-func (p *Producer) enqueue(n int, b *Broker, q *queuedRecord) error {
+func (p *Producer) enqueue(n int, b *Broker, topic protocol.UUID, q *queuedRecord) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	switch {
+	case p.closed:
 		return ErrClosed
+	case p.bound.IsZero():
+		p.bound = topic
+	case p.bound != topic:
+		return fmt.Errorf("%w: %q", ErrTopicRecreated, p.topic.name)
 	}
 	s := p.streams[int32(n)]
 	if s == nil {
-		s = &stream{p: p, n: int32(n), id: b.randomUint64() | 1}
+		s = &stream{p: p, n: int32(n), topic: p.bound, id: b.randomUint64() | 1}
 		p.streams[int32(n)] = s
 	}
 	if s.halted {

@@ -1,8 +1,6 @@
 package tidemark
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -23,15 +21,17 @@ const (
 // epoch, or on another way there is sent only when nothing of the last one is
 // under way, so that nothing can overtake.
 type stream struct {
-	p  *Producer
-	n  int32
-	id uint64
+	p     *Producer
+	n     int32
+	topic protocol.UUID
+	id    uint64
 
 	// Guarded by the Producer's lock.
 	incoming []*queuedRecord
-	active   bool // in the Producer's list of streams with something to send
-	halted   bool // an outcome was unknown: nothing is taken until Resume
-	drained  bool // halted, and everything from before has ended
+	refusal  error // why nothing is taken at present; nil: it is, or nothing was sent
+	active   bool  // in the Producer's list of streams with something to send
+	halted   bool  // an outcome was unknown: nothing is taken until Resume
+	drained  bool  // halted, and everything from before has ended
 
 	// Of the Producer's goroutine alone.
 	queue      []*queuedRecord // not sent, in order
@@ -44,6 +44,7 @@ type stream struct {
 	tries      int       // that led to nothing: the next one goes by another broker
 	notBefore  time.Time // after a refusal, when to try again
 	refusing   time.Time // since when nothing was taken; zero: it is taken
+	missing    time.Time // since when the topic or the partition is not found; zero: it is
 }
 
 // sentBatch is a batch under way, or answered and waiting for those before it.
@@ -89,14 +90,14 @@ func (s *stream) send() (done []ended, blocked bool) {
 		if time.Now().Before(s.notBefore) {
 			return nil, true
 		}
-		r, ok, err := s.route()
+		r, no := s.p.topic.client.look(s.p.topic.name, s.n, s.topic, s.tries)
 		switch {
-		case err != nil && len(s.sent) > 0:
+		case no != nil && no.over(&s.missing) && len(s.sent) > 0:
 			return nil, false // those ahead end first
-		case err != nil:
-			return s.refuseQueue(err), false
-		case !ok:
-			return s.giveUp(ErrNotLeader), true
+		case no != nil && no.over(&s.missing):
+			return s.refuseQueue(no.err), false
+		case no != nil:
+			return s.giveUp(no.err), true
 		case len(s.sent) == 0:
 			s.session = 0
 		case r.epoch != s.sentRoute.epoch || r.via != s.sentRoute.via:
@@ -108,8 +109,9 @@ func (s *stream) send() (done []ended, blocked bool) {
 		s.sent = append(s.sent, b)
 		a := protocol.Append{
 			LeaderEpoch: r.epoch, Acks: s.p.opts.Acks, Stream: protocol.Stream{ID: s.id, Generation: s.generation},
-			Batch: b.encode(),
+			Batch: b.encode(s.p.opts.Compression),
 		}
+		s.missing = time.Time{}
 		if !r.append(a, &s.session, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
 			s.sent = s.sent[:len(s.sent)-1]
 			s.requeue([]*sentBatch{b})
@@ -128,6 +130,7 @@ func (s *stream) giveUp(why error) []ended {
 	if s.refusing.IsZero() {
 		s.refusing = now
 	}
+	s.setRefusal(why)
 	if len(s.sent) > 0 || now.Sub(s.refusing) < s.p.opts.RetryFor {
 		return nil
 	}
@@ -137,17 +140,6 @@ func (s *stream) giveUp(why error) []ended {
 	s.drained = true
 	s.p.mu.Unlock()
 	return done
-}
-
-// route finds the leader without waiting; ok is false when there is none now.
-func (s *stream) route() (r route, ok bool, err error) {
-	ctx, cancel := context.WithCancel(s.p.ctx)
-	cancel()
-	r, err = s.p.topic.client.locate(ctx, s.p.topic.name, s.n, protocol.UUID{}, s.tries)
-	if errors.Is(err, context.Canceled) {
-		return r, false, nil
-	}
-	return r, err == nil, err
 }
 
 // next takes records for one batch off the queue.
@@ -168,14 +160,18 @@ func (s *stream) next(cfg *Config) *sentBatch {
 }
 
 // encode makes a fresh copy of the batch: a leader stamps what it takes.
-func (b *sentBatch) encode() []byte {
+func (b *sentBatch) encode(c Compression) []byte {
 	recs := make([]Record, len(b.records))
 	for i, q := range b.records {
 		recs[i] = q.rec
 	}
 	now := time.Now()
+	room := 0 // not known for a compressed batch
+	if c == NoCompression {
+		room = record.EncodedSize(recs, now)
+	}
 	// What can be wrong with a record was found before it was queued.
-	out, _ := record.Encode(make([]byte, 0, record.EncodedSize(recs, now)), recs, now)
+	out, _ := record.EncodeCompressed(make([]byte, 0, room), recs, now, c)
 	return out
 }
 
@@ -239,7 +235,7 @@ func (s *stream) nextGeneration(b *sentBatch) {
 func (s *stream) halt() {
 	s.p.mu.Lock()
 	s.halted, s.drained = true, false
-	s.refusing = time.Time{}
+	s.refusing, s.refusal = time.Time{}, nil
 	s.collect()
 	s.p.mu.Unlock()
 }
@@ -287,8 +283,18 @@ func (s *stream) requeue(batches []*sentBatch) {
 	}
 }
 
+// setRefusal notes why nothing is taken.
+func (s *stream) setRefusal(why error) {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.refusal = why
+}
+
 func (s *stream) acked(b *sentBatch) []ended {
-	s.refusing = time.Time{}
+	if !s.refusing.IsZero() {
+		s.refusing = time.Time{}
+		s.setRefusal(nil)
+	}
 	done := make([]ended, len(b.records))
 	for i, q := range b.records {
 		res := Result{Base: -1, Last: -1, LeaderEpoch: b.answer.LeaderEpoch}

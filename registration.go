@@ -36,7 +36,8 @@ func (r *registrar) run() {
 			pause = firstPause
 			r.serve(session, epoch)
 			r.b.control.post(func(time.Duration) { r.b.control.onSessionLost() })
-		case errors.Is(err, ErrWrongCluster) || errors.Is(err, ErrCoordinationBehind) || errors.Is(err, ErrStorage):
+		case errors.Is(err, ErrWrongCluster) || errors.Is(err, ErrCoordinationBehind) ||
+			errors.Is(err, ErrUnsupportedLevel) || errors.Is(err, ErrStorage):
 			r.b.becomeUnfit(err)
 			return
 		default:
@@ -117,6 +118,10 @@ func (r *registrar) claimID(ctx context.Context, session coordination.Session) (
 	if err := r.removeOwn(ctx, directory); err != nil {
 		return 0, err
 	}
+	level, err := r.supportedLevel(ctx)
+	if err != nil {
+		return 0, err
+	}
 	lastKV, known, err := store.Get(ctx, brokerLastKey(self))
 	if err != nil {
 		return 0, err
@@ -134,13 +139,25 @@ func (r *registrar) claimID(ctx context.Context, session coordination.Session) (
 	// Once replaced, it stays so until the Controller has taken the broker out of
 	// every set that counts on the lost data.
 	replaced := known && (last.Replaced || last.Directory != directory)
-	next := lastLife{Directory: directory, Incarnation: r.incarnation, Replaced: replaced}
-	value := marshal(registration{Address: r.b.cfg.Address, Directory: directory, Incarnation: r.incarnation})
+	// An unclean end is told once per open, by its first registration: when the
+	// Controller has cleared it, what is there now was got anew (D25).
+	sameOpen := last.Incarnation == r.incarnation
+	unclean := last.Unclean || !sameOpen && r.b.cfg.Store.Node().Unclean
+	next := lastLife{
+		Directory: directory, Incarnation: r.incarnation, Rack: r.b.cfg.Rack, Replaced: replaced, Unclean: unclean,
+	}
+	value := marshal(registration{
+		Address: r.b.cfg.Address, Rack: r.b.cfg.Rack, Directory: directory, Incarnation: r.incarnation,
+		MinLevel: r.b.levels.min, MaxLevel: r.b.levels.max,
+	})
 	res, err := store.Do(ctx, coordination.Txn{
-		Guards: []coordination.Guard{{Key: brokerIDKey(self)}, {Key: brokerLastKey(self), Revision: lastKV.Revision}},
+		Guards: []coordination.Guard{
+			{Key: brokerIDKey(self)}, {Key: brokerLastKey(self), Revision: lastKV.Revision}, {Key: featuresKey, Revision: level},
+		},
 		Ops: []coordination.Op{
 			{Key: brokerIDKey(self), Value: value, Session: session.ID()},
 			{Key: brokerLastKey(self), Value: marshal(next)},
+			{Key: newestKey, Value: marshal(newestBroker{self})},
 		},
 	})
 	if err == nil && res.Applied {
@@ -154,6 +171,37 @@ func (r *registrar) claimID(ctx context.Context, session coordination.Session) (
 		return kv.Revision, nil
 	}
 	return 0, firstError(err, errRegistrationRaced)
+}
+
+// supportedLevel returns the revision of the feature level in force, or refuses
+// when this broker does not support it (B12). A cluster begins with the lowest level
+// that its first broker supports.
+func (r *registrar) supportedLevel(ctx context.Context) (revision int64, err error) {
+	store := r.b.cfg.Coordination
+	for {
+		kv, ok, err := store.Get(ctx, featuresKey)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			if _, err := store.Do(ctx, coordination.Txn{
+				Guards: []coordination.Guard{{Key: featuresKey}},
+				Ops:    []coordination.Op{{Key: featuresKey, Value: marshal(features{Level: r.b.levels.min})}},
+			}); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		f, err := readFeatures(kv)
+		if err == nil && !r.b.levels.include(f.Level) {
+			err = unsupportedLevel(f.Level, r.b.levels)
+		}
+		return kv.Revision, err
+	}
+}
+
+func unsupportedLevel(level int32, has levelRange) error {
+	return fmt.Errorf("%w: level %d is in force, this broker supports %v", ErrUnsupportedLevel, level, has)
 }
 
 var errRegistrationRaced = errors.New("tidemark: registration changed meanwhile")
@@ -171,7 +219,11 @@ func (r *registrar) removeOwn(ctx context.Context, directory protocol.UUID) erro
 		return fmt.Errorf("tidemark: key %s: %w", kv.Key, err)
 	}
 	if old.Directory != directory {
-		return fmt.Errorf("%w: broker %d at %q", ErrDuplicateBroker, r.b.cfg.ID, old.Address)
+		where := "it gave no address"
+		if old.Address != "" {
+			where = "at " + old.Address
+		}
+		return fmt.Errorf("%w: broker %d, %s", ErrDuplicateBroker, r.b.cfg.ID, where)
 	}
 	_, err = store.Do(ctx, coordination.Txn{
 		Guards: []coordination.Guard{{Key: kv.Key, Revision: kv.Revision}},
@@ -193,7 +245,7 @@ func (r *registrar) remember(epoch int64) error {
 	err := r.b.cfg.Store.SetNode(node)
 	r.b.nodeWrite.Store(0)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStorage, err)
+		return because(ErrStorage, err)
 	}
 	return nil
 }
@@ -207,12 +259,16 @@ func (r *registrar) serve(session coordination.Session, epoch int64) {
 	defer r.b.attached.Store(false)
 	r.b.setRegistrationError(nil)
 	r.b.log.Info("broker registered", "broker", r.b.cfg.ID, "broker_epoch", epoch)
+	r.b.observer.registration(RegistrationEvent{Registered: true, BrokerEpoch: epoch})
 	r.b.control.post(func(time.Duration) { r.b.control.onRegistered(session, epoch) })
 	g, ctx := errgroup.WithContext(r.b.ctx)
 	g.Go(func() error { return r.renew(ctx, session) })
 	g.Go(func() error { return r.watch(ctx) })
 	err := g.Wait()
-	r.b.log.Info("broker session ended", "broker", r.b.cfg.ID, "broker_epoch", epoch, "reason", err)
+	if r.b.ctx.Err() == nil {
+		r.b.log.Warn("broker session ended", "broker", r.b.cfg.ID, "broker_epoch", epoch, "reason", err)
+	}
+	r.b.observer.registration(RegistrationEvent{BrokerEpoch: epoch, Err: err})
 	if !errors.Is(err, coordination.ErrSessionExpired) {
 		closeCtx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -240,6 +296,7 @@ func (r *registrar) renew(ctx context.Context, session coordination.Session) err
 		callCtx, cancel := context.WithTimeout(ctx, interval)
 		err := session.Renew(callCtx)
 		cancel()
+		r.b.setRenewalError(err)
 		if errors.Is(err, coordination.ErrSessionExpired) || errors.Is(err, coordination.ErrClosed) {
 			return err
 		}
@@ -254,7 +311,7 @@ func (r *registrar) watch(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r.b.log.Warn("watch on the coordination store ended", "error", err)
+		r.b.warn("watch on the coordination store ended", "error", err)
 		if !r.b.sleep(min(100*time.Millisecond, r.b.cfg.SessionTimeout/10)) {
 			return context.Cause(ctx)
 		}
@@ -266,8 +323,8 @@ func (r *registrar) watchOnce(ctx context.Context) error {
 	defer cancel()
 	store := r.b.cfg.Coordination
 	keys := make(map[string]coordination.KV)
-	var changes [3]<-chan coordination.Changes
-	for i, prefix := range [...]string{brokerIDsPrefix, brokerLastPrefix, controllerKey} {
+	var changes [4]<-chan coordination.Changes
+	for i, prefix := range [...]string{brokerIDsPrefix, brokerLastPrefix, controllerKey, featuresKey} {
 		kvs, revision, err := store.List(ctx, prefix)
 		if err != nil {
 			return err
@@ -291,6 +348,7 @@ func (r *registrar) watchOnce(ctx context.Context) error {
 		case c, open = <-changes[0]:
 		case c, open = <-changes[1]:
 		case c, open = <-changes[2]:
+		case c, open = <-changes[3]:
 		}
 		if !open || c.Err != nil {
 			return firstError(c.Err, context.Cause(ctx), coordination.ErrClosed)
@@ -321,6 +379,8 @@ func parseRegistry(keys map[string]coordination.KV) (registry, error) {
 			reg.last[id] = v
 		} else if key == controllerKey {
 			reg.controller = kv
+		} else if key == featuresKey {
+			reg.features = kv
 		} else if key == controllerEpochKey {
 			var term controllerTerm
 			err = json.Unmarshal(kv.Value, &term)

@@ -2,7 +2,6 @@ package tidemark
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,10 +31,15 @@ type replicaState struct {
 	id  protocol.PartitionID
 
 	// What the Controller recorded. known is false until the first state came.
-	state protocol.PartitionState
-	known bool
-	role  role
-	fault error // roleFailed: why
+	state    protocol.PartitionState
+	known    bool
+	topic    protocol.TopicConfig // zero until it is told
+	role     role
+	fault    error // roleFailed: why
+	failedIn int32 // the highest leader epoch that the Controller was told of a failure in; noEpoch: none
+	cleared  bool  // the log was emptied after a failure (D20); the Controller is told with every state
+	deleting bool  // the topic is deleted, and the log with it (D21)
+	stranger bool  // known from messages only
 
 	// The log. end is logEnd and stored is storedEnd of the present generation (D8).
 	start, end, stored, hw int64
@@ -86,6 +90,7 @@ type pendingOp struct {
 	end   int64
 	bytes int64
 	led   int32 // makes `led` durable as this epoch; noEpoch: does not touch it
+	last  bool  // deletes the log for good
 }
 
 type heldFetch struct {
@@ -104,7 +109,7 @@ var errNoEpochs = errors.New("tidemark: log has records but no leader epochs")
 func newReplica(e *env, id protocol.PartitionID, s storage.State) *replicaState {
 	r := &replicaState{
 		env: e, id: id, start: s.Start, end: s.End, stored: s.End, hw: min(max(s.HW, s.Start), s.End),
-		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1,
+		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1, failedIn: noEpoch,
 	}
 	switch {
 	case s.Damaged != nil:
@@ -151,21 +156,25 @@ func (r *replicaState) stateHint() *protocol.PartitionState {
 // setState takes up a partition state that the Controller recorded, from
 // whichever way it came. An older one is ignored (ST-11).
 func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
-	if r.known && (s.PartitionEpoch < r.state.PartitionEpoch || s.LeaderEpoch < r.state.LeaderEpoch) {
+	if r.deleting || r.known && (s.PartitionEpoch < r.state.PartitionEpoch || s.LeaderEpoch < r.state.LeaderEpoch) {
 		return
 	}
 	newEpoch := !r.known || s.LeaderEpoch > r.state.LeaderEpoch
 	newer := !r.known || s.PartitionEpoch > r.state.PartitionEpoch
+	if r.known && s.UncleanEpoch > r.state.UncleanEpoch {
+		r.note(note{kind: noteUnclean, epoch: s.UncleanEpoch, leader: s.Leader})
+	}
 	r.state, r.known = *s, true
 	if newer {
 		r.lookupAt = 0
 	}
 	leads := s.Leader == r.env.self && r.env.sameLife(s.LeaderBrokerEpoch)
+	if r.role == roleFailed && r.mayClear() {
+		r.clear()
+	}
 	switch {
 	case r.role == roleFailed:
-		if leads {
-			r.reply(false, 0, protocol.StorageFailed)
-		}
+		r.reportFailure()
 		return
 	case r.env.unfit:
 		if s.Leader == r.env.self {
@@ -186,6 +195,9 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 		r.lead(now)
 	case newEpoch || r.role == roleLeader || r.role == roleNone:
 		r.follow()
+	}
+	if r.cleared && r.role == roleFollower && len(r.inflight) == 0 {
+		r.reply(true, 0, protocol.OK) // what the Controller heard of it may have been lost
 	}
 	r.releaseHeld(now)
 	r.touch()
@@ -237,7 +249,7 @@ func (r *replicaState) lead(now time.Duration) {
 	if r.end > r.hw {
 		r.uncommitted = append(r.uncommitted, uncommittedRun{end: r.end})
 	}
-	r.note(note{kind: noteLeader, epoch: epoch})
+	r.note(note{kind: noteLeader, epoch: epoch, isr: r.state.ISR})
 }
 
 // syncRemotes keeps one remote per other assigned replica; what is known of
@@ -275,6 +287,9 @@ func (r *replicaState) endRole(code protocol.Code) {
 	if r.role == roleFailed {
 		return
 	}
+	if r.role == roleLeader {
+		r.note(note{kind: noteResigned, epoch: r.led, code: code})
+	}
 	r.flushFresh()
 	r.abandon(code)
 	r.role, r.isr = roleNone, isrState{}
@@ -284,29 +299,6 @@ func (r *replicaState) endRole(code protocol.Code) {
 	r.uncommitted, r.uncommittedBytes = nil, 0
 	r.resetFetching()
 	r.agreed, r.toldHW = false, -1
-}
-
-// resign ends a leadership that this replica knows or fears to be over. It stays
-// without a role until newer state comes.
-func (r *replicaState) resign(code protocol.Code) {
-	r.note(note{kind: noteResigned, epoch: r.state.LeaderEpoch})
-	r.endRole(code)
-}
-
-// fail poisons this log: no role, no write, no retry (D7).
-func (r *replicaState) fail(err error) {
-	if r.role == roleFailed {
-		return
-	}
-	led := r.role == roleLeader
-	r.fresh = nil
-	r.env.shard.uncached(r.tail.truncate(0))
-	r.endRole(protocol.StorageFailed)
-	r.role, r.fault = roleFailed, fmt.Errorf("partition %s: %w", r.id, err)
-	r.note(note{kind: noteDamaged, epoch: r.state.LeaderEpoch, err: r.fault})
-	if led {
-		r.reply(false, 0, protocol.StorageFailed)
-	}
 }
 
 // lookUp has the partition's own state key read, again and again until newer
@@ -342,6 +334,9 @@ func (r *replicaState) emit(op storage.Op, p pendingOp) {
 	op.Log = r.id
 	p.gen = r.gen
 	r.env.eff.ops = append(r.env.eff.ops, op)
+	if op.Kind != storage.Append || !r.topic.Background {
+		r.env.eff.synced = true // what an epoch or a cut rests on is on the disk in any mode (D11)
+	}
 	r.inflight = append(r.inflight, p)
 }
 
@@ -380,8 +375,14 @@ func (r *replicaState) opsStored(n int) {
 			r.ledStored = true
 			r.reply(true, 0, protocol.OK)
 		}
+		if p.last {
+			r.env.shard.gone(r)
+		}
 	}
 	r.inflight = dropFront(r.inflight, n)
+	if r.cleared && r.role == roleFollower && len(r.inflight) == 0 {
+		r.reply(true, 0, protocol.OK)
+	}
 	r.touch()
 }
 

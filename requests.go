@@ -69,13 +69,13 @@ func (q *requests[A]) lose(peer int32) {
 	q.end(q.lost, func(r request[A]) bool { return r.peer == peer })
 }
 
-// close ends everything and takes no more.
-func (q *requests[A]) close() {
+// close ends everything and takes no more. It returns how many requests it ended.
+func (q *requests[A]) close() int {
 	q.drain()
-	q.end(q.over, func(request[A]) bool { return true })
+	return q.end(q.over, func(request[A]) bool { return true })
 }
 
-func (q *requests[A]) end(answer A, which func(request[A]) bool) {
+func (q *requests[A]) end(answer A, which func(request[A]) bool) (n int) {
 	q.mu.Lock()
 	var ended []uint64
 	for id, r := range q.waiting {
@@ -92,8 +92,10 @@ func (q *requests[A]) end(answer A, which func(request[A]) bool) {
 		q.mu.Unlock()
 		if ok {
 			r.done(answer)
+			n++
 		}
 	}
+	return n
 }
 
 // open is how many requests wait.

@@ -18,6 +18,7 @@ import (
 //	deliver from=A to=B [drop]  what is in flight between two brokers, in order
 //	hold from=A to=B, release   keep it in flight until then; time does not matter
 //	isolate broker=B, heal      lose everything from and to a broker, until then
+//	cut from=A to=B             lose everything in one direction, until healed
 //	stall broker=B, unstall     the store completes only what `store` says, until then
 //	store broker=B [groups=N]   the store completes write groups
 //	tick ms=N                   time goes on, and nothing else happens
@@ -33,7 +34,7 @@ import (
 var scriptCommands = map[string]func(s *script, a scriptArgs){
 	"cluster": (*script).cluster, "topic": (*script).topic, "append": (*script).append,
 	"deliver": (*script).deliver, "hold": (*script).hold, "release": (*script).release,
-	"isolate": (*script).isolate, "heal": (*script).heal,
+	"isolate": (*script).isolate, "cut": (*script).cut, "heal": (*script).heal,
 	"stall": (*script).stall, "unstall": (*script).unstall, "store": (*script).store,
 	"tick": (*script).tick, "crash": (*script).crash, "restart": (*script).restart,
 	"session-loss": (*script).sessionLoss, "stabilize": (*script).stabilize,
@@ -70,7 +71,7 @@ func (s *script) append(a scriptArgs) {
 	}
 	r := route{via: via.broker, leader: st.Leader, epoch: st.LeaderEpoch, id: id}
 	for _, value := range a.list("value") {
-		batch, err := encodeBatch(&via.broker.cfg, []Record{{Value: []byte(value), Timestamp: time.UnixMilli(1)}})
+		batch, err := encodeBatch(&via.broker.cfg, &TopicConfig{}, NoCompression, []Record{{Value: []byte(value), Timestamp: time.UnixMilli(1)}})
 		if err != nil {
 			a.d.Fatalf(a.t, "%v", err)
 		}
@@ -126,6 +127,8 @@ func (s *script) isolate(a scriptArgs) {
 		s.w.cut[[2]int32{b.id, other}], s.w.cut[[2]int32{other, b.id}] = true, true
 	}
 }
+
+func (s *script) cut(a scriptArgs) { s.w.cut[[2]int32{a.id("from"), a.id("to")}] = true }
 
 func (s *script) heal(scriptArgs) { clear(s.w.cut) }
 

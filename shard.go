@@ -15,13 +15,16 @@ import (
 type shard struct {
 	env      env
 	replicas map[protocol.PartitionID]*replicaState
-	sorted   []*replicaState // of ordered; stale when it is shorter than replicas, which only grow
+	topics   map[protocol.UUID]protocol.Topic
+	sorted   []*replicaState // of ordered; stale when it is shorter than replicas, emptied when one goes
 	touched  []*replicaState
 	wakes    wakeQueue
 	starved  map[int32][]*replicaState // parked fetches that wait for link credit
 	cache    cacheQueue
 
-	strangers int // replicas that only messages have named so far
+	strangers int                   // replicas that only messages have named so far
+	deleting  map[protocol.UUID]int // deleted topics, and how many replicas are not gone yet
+	tombs     tombs
 
 	lagging   []*replicaState // led partitions with a member that misses something
 	lagPassAt time.Duration   // when the next look at them is due; 0: not needed
@@ -34,6 +37,8 @@ type shard struct {
 func newShard(cfg coreConfig, self int32) *shard {
 	s := &shard{
 		replicas: make(map[protocol.PartitionID]*replicaState),
+		topics:   make(map[protocol.UUID]protocol.Topic),
+		deleting: make(map[protocol.UUID]int),
 		starved:  make(map[int32][]*replicaState),
 	}
 	s.env = env{
@@ -45,7 +50,14 @@ func newShard(cfg coreConfig, self int32) *shard {
 
 // load adds a replica as the store showed it at the open.
 func (s *shard) load(id protocol.PartitionID, state storage.State) {
-	s.replicas[id] = newReplica(&s.env, id, state)
+	s.add(id, state)
+}
+
+func (s *shard) add(id protocol.PartitionID, state storage.State) *replicaState {
+	r := newReplica(&s.env, id, state)
+	r.topic = s.topics[id.Topic].Config
+	s.replicas[id] = r
+	return r
 }
 
 // maxStrangers bounds the replicas that a shard makes for partitions which it
@@ -55,12 +67,12 @@ const maxStrangers = 1 << 14
 // stranger returns the replica of a partition that a message names. A client or a
 // follower may have heard of it before this broker did: the empty replica made
 // for it refuses appends and holds fetches until the Controller tells. nil: there
-// are too many of those.
+// are too many of those, or the topic was deleted.
 func (s *shard) stranger(id protocol.PartitionID) *replicaState {
 	r := s.replicas[id]
-	if r == nil && s.strangers < maxStrangers {
-		r = newReplica(&s.env, id, storage.State{Led: noEpoch})
-		s.replicas[id] = r
+	if r == nil && s.strangers < maxStrangers && !s.tombs.hold(id.Topic) {
+		r = s.add(id, storage.State{Led: noEpoch})
+		r.stranger = true
 		s.strangers++
 	}
 	return r
@@ -70,13 +82,13 @@ func (s *shard) stranger(id protocol.PartitionID) *replicaState {
 func (s *shard) onState(now time.Duration, id protocol.PartitionID, state *protocol.PartitionState) {
 	r := s.replicas[id]
 	switch {
-	case r == nil && !state.Assigned(s.env.self):
+	case s.tombs.hold(id.Topic), r == nil && !state.Assigned(s.env.self):
 		return
 	case r == nil:
-		r = newReplica(&s.env, id, storage.State{Led: noEpoch})
-		s.replicas[id] = r
-	case !r.known && r.end == 0 && r.led == noEpoch && s.strangers > 0:
-		s.strangers-- // it is one no longer
+		r = s.add(id, storage.State{Led: noEpoch})
+	case r.stranger:
+		r.stranger = false
+		s.strangers--
 	}
 	r.setState(now, state)
 }
@@ -138,8 +150,7 @@ func (s *shard) onStored(id protocol.PartitionID, n int, err error) {
 		return
 	}
 	if err != nil {
-		r.inflight = dropFront(r.inflight, n)
-		r.fail(err)
+		r.opsRefused(n, err)
 		return
 	}
 	r.opsStored(n)

@@ -351,7 +351,7 @@ func (w *simWorld) append(via *simBroker, id protocol.PartitionID, acks Acks) {
 	}
 	w.values++
 	value := fmt.Sprintf("v%d", w.values)
-	batch, err := encodeBatch(&via.broker.cfg, []Record{{Value: []byte(value), Timestamp: time.UnixMilli(int64(w.values))}})
+	batch, err := encodeBatch(&via.broker.cfg, &TopicConfig{}, NoCompression, []Record{{Value: []byte(value), Timestamp: time.UnixMilli(int64(w.values))}})
 	if err != nil {
 		w.t.Fatal(err)
 	}

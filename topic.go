@@ -10,6 +10,10 @@ import (
 // all int32. Zero fields mean: 1 partition, replication factor 3 (see
 // ClientOptions; package local: at most the number of brokers), MinISR 2. A MinISR
 // above the replication factor is capped by it; Status shows the one in force.
+//
+// UncleanElection and Background trade safety for availability and speed; default:
+// neither. MaxRecordBytes and MaxUncommittedBytes lower the brokers' limits for this
+// topic; default: the brokers' own. See Controller.AlterTopic for what can change.
 type TopicConfig = protocol.TopicConfig
 
 // Topic is a handle of a named set of partitions. It is a small value without

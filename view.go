@@ -16,6 +16,15 @@ type view struct {
 	names   map[protocol.UUID]string
 	states  map[protocol.PartitionID]protocol.PartitionState
 	changed chan struct{} // closed and replaced with every change
+	levels  levelView
+}
+
+// levelView is what this broker knows of the cluster's feature levels.
+type levelView struct {
+	known     bool
+	err       error // why the level in force cannot be read
+	inForce   int32
+	supported levelRange // by all registered brokers
 }
 
 func newView() *view {
@@ -49,6 +58,9 @@ func (v *view) apply(m *member, u *protocol.Update, completed bool) {
 	case !m.whole:
 		return // a part of a whole image that is still on its way
 	default:
+		for _, id := range u.Deleted {
+			v.drop(id)
+		}
 		for _, t := range u.Topics {
 			v.topics[t.Name], v.names[t.ID] = t, t.Name
 		}
@@ -58,6 +70,20 @@ func (v *view) apply(m *member, u *protocol.Update, completed bool) {
 	}
 	close(v.changed)
 	v.changed = make(chan struct{})
+}
+
+// drop takes a deleted topic out of the view.
+func (v *view) drop(id protocol.UUID) {
+	name := v.names[id]
+	t, ok := v.topics[name]
+	if !ok || t.ID != id {
+		return
+	}
+	for n := range t.Config.Partitions {
+		delete(v.states, protocol.PartitionID{Topic: id, Partition: n})
+	}
+	delete(v.topics, name)
+	delete(v.names, id)
 }
 
 // newerState keeps a state that came with an answer and is ahead of the image.
@@ -116,4 +142,18 @@ func (v *view) state(id protocol.PartitionID) (s protocol.PartitionState, ok boo
 	defer v.mu.RUnlock()
 	s, ok = v.states[id]
 	return s, ok, v.changed
+}
+
+func (v *view) setLevels(l levelView) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.levels = l
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+func (v *view) featureLevels() (l levelView, changed <-chan struct{}) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.levels, v.changed
 }

@@ -34,9 +34,10 @@ type storeWriter struct {
 }
 
 type writeGroup struct {
-	ops   []storage.Op
-	logs  []storedLog
-	bytes int64
+	ops    []storage.Op
+	logs   []storedLog
+	bytes  int64
+	synced bool // some of it has to be on the disk before it counts
 }
 
 // storedLog says that n ops of a log, one after the other, belong to a group.
@@ -49,8 +50,9 @@ type storedLog struct {
 
 type storedGroup []storedLog
 
-// submit adds the ops of one turn of a loop.
-func (w *storeWriter) submit(loop int, ops []storage.Op) {
+// submit adds the ops of one turn of a loop. What need not be synced waits for the
+// disk all the same when it shares a group with what does.
+func (w *storeWriter) submit(loop int, ops []storage.Op, synced bool) {
 	if len(ops) == 0 {
 		return
 	}
@@ -59,7 +61,7 @@ func (w *storeWriter) submit(loop int, ops []storage.Op) {
 		w.mu.Unlock()
 		return
 	}
-	turn := writeGroup{ops: ops}
+	turn := writeGroup{ops: ops, synced: synced}
 	for i := range ops {
 		if n := len(turn.logs); n > 0 && turn.logs[n-1].id == ops[i].Log {
 			turn.logs[n-1].n++
@@ -90,7 +92,7 @@ func (w *storeWriter) pump() {
 		w.inFlight = append(w.inFlight, w.now())
 		w.mu.Unlock()
 
-		w.store.Write(group.ops, true, func(res storage.Result) { w.done(group, res) })
+		w.store.Write(group.ops, group.synced, func(res storage.Result) { w.done(group, res) })
 
 		w.mu.Lock()
 		w.busy = false
@@ -105,6 +107,7 @@ func (w *storeWriter) next() writeGroup {
 		group.ops = append(group.ops, w.pending[n].ops...)
 		group.logs = append(group.logs, w.pending[n].logs...)
 		group.bytes += w.pending[n].bytes
+		group.synced = group.synced || w.pending[n].synced
 		n++
 	}
 	w.pending = dropFront(w.pending, n)

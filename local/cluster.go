@@ -45,6 +45,11 @@ type Options struct {
 	InMemory bool
 	// Logger receives what an operator should know. Default: silent.
 	Logger *slog.Logger
+	// Observer returns what is told what happens at a broker; nil: nothing is. It is
+	// called whenever a broker is opened. Default: none has one.
+	Observer func(broker int32) *tidemark.Observer
+
+	disk func(broker int32, fs vfs.FS) vfs.FS // tests put faults in between
 }
 
 func (o Options) withDefaults() Options {
@@ -86,7 +91,8 @@ type Cluster struct {
 
 	mu     sync.Mutex // serialises Kill, Restart and Close
 	nodes  map[int32]*node
-	closed atomic.Bool
+	ended  bool        // everything is closed
+	closed atomic.Bool // or will be
 }
 
 // node is one broker and what it stands on.
@@ -163,15 +169,23 @@ func (c *Cluster) openNode(ctx context.Context, id int32, n *node) error {
 	if n.mem != nil {
 		o.FS = n.mem
 	}
+	if c.o.disk != nil {
+		o.FS = c.o.disk(id, o.FS)
+	}
 	store, err := pebblestore.Open(filepath.Join(c.dir, fmt.Sprintf("broker-%d", id)), o)
 	if err != nil {
 		return translate(err)
 	}
 	client := c.coord.Connect()
+	var observer *tidemark.Observer
+	if c.o.Observer != nil {
+		observer = c.o.Observer(id)
+	}
 	broker, err := tidemark.Open(ctx, tidemark.Config{
 		ID: id, Address: fmt.Sprintf("inproc:%d", id),
 		Store: store, Coordination: client, Transport: c.network.Transport(id),
-		MaxRecordBytes: c.o.MaxRecordBytes, SessionTimeout: c.o.SessionTimeout, MaxLag: c.o.MaxLag, MemoryBudget: share / 2, Logger: c.o.Logger,
+		MaxRecordBytes: c.o.MaxRecordBytes, SessionTimeout: c.o.SessionTimeout, MaxLag: c.o.MaxLag, MemoryBudget: share / 2,
+		Logger: c.o.Logger, Observer: observer,
 		Loops: max(1, min(8, runtime.GOMAXPROCS(0)/c.o.Brokers)), // all brokers share the processors
 	})
 	if err != nil {
@@ -215,7 +229,9 @@ func (c *Cluster) Network() *inproc.Network { return c.network }
 // next nothing more reaches its disk or the other brokers, and its session is left
 // to expire. Appends that it had under way end as Unknown, with ErrDisconnected.
 // Killing it again does nothing. With InMemory, what was
-// not synced is lost.
+// not synced is lost. A disk that hangs holds Kill up for 10 s, after which it returns
+// an error that wraps pebblestore.ErrAbandoned; the broker is dead then like any
+// other, and Restart does not wait for what hangs.
 func (c *Cluster) Kill(id int32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,24 +273,28 @@ func (c *Cluster) Restart(ctx context.Context, id int32) error {
 	return c.openNode(ctx, id, n)
 }
 
-// Shutdown lets every broker finish what its clients have under way, until ctx
-// ends, and closes the cluster.
+// Shutdown takes no more calls, which end with tidemark.ErrClosed, waits until the
+// appends and commands that were sent are decided or ctx ends, and closes the
+// cluster. Every broker goes on until all are done, for they need each other. What
+// a Producer has not sent yet is not waited for: Close Producers first.
 func (c *Cluster) Shutdown(ctx context.Context) error {
 	var g errgroup.Group
 	for _, b := range c.Brokers() {
-		g.Go(func() error { return b.Shutdown(ctx) })
+		g.Go(func() error { return b.Drain(ctx) })
 	}
 	return errors.Join(g.Wait(), c.Close())
 }
 
 // Close closes all brokers at once, then what they stand on. Appends under way end
-// as Unknown. It is idempotent and returns in bounded time.
+// as Unknown. It may be called again, from any goroutine, and returns in bounded time.
 func (c *Cluster) Close() error {
+	c.closed.Store(true) // calls that wait for a broker end
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed.Swap(true) {
+	if c.ended {
 		return nil
 	}
+	c.ended = true
 	var g errgroup.Group
 	errs := make([]error, len(c.nodes)+1)
 	i := 0
