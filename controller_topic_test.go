@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tidemark-log/tidemark/coordination"
+	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
@@ -86,6 +90,17 @@ func TestControllerAlterTopic(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, cfg, now)
 		r.until("in force", func() bool { s, err := p.Status(ctx); return err == nil && s.MinISR == 3 })
+
+		_, topic, err := r.client.topicOf(ctx, "t", 0)
+		require.NoError(t, err)
+		for _, b := range r.open() {
+			for _, l := range b.loops {
+				r.until("every loop knows", func() (ok bool) {
+					l.do(func(_ time.Duration, s *shard) { ok = s.topics[topic.ID] == topic })
+					return ok
+				})
+			}
+		}
 
 		// Two in sync are not enough any more, and then they are again.
 		down := 1 + r.controllerID()%3
@@ -377,5 +392,46 @@ func TestControllerFeatures(t *testing.T) {
 		r.kill(2, 0)
 		r.start(2)
 		require.ErrorIs(t, r.broker(2).Ready(ctx), ErrUnsupportedLevel)
+		require.ErrorIs(t, r.broker(2).Ready(ctx), ErrUnfit)
+	})
+}
+
+// A call returns when the broker at hand knows the topic that was made, not when it
+// knows one of that name.
+func TestSeenIsTheSameTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := joiner(t, memory.New(memory.Options{Manual: true}).Connect(), 1, levelRange{1, 1}).b
+		old, made := topicNamed("t", 1, 1, 1, 1), topicNamed("t", 2, 1, 1, 1)
+		made.Version = 3
+		m, seq := newMember(), uint64(0)
+		show := func(u protocol.Update) {
+			seq++
+			u.Seq = seq
+			_, taken, completed := m.onUpdate(1, &u)
+			require.True(t, taken)
+			b.view.apply(m, &u, completed)
+		}
+		var seen atomic.Bool
+		show(protocol.Update{Full: true, Topics: []protocol.Topic{old}})
+		go func() {
+			assert.NoError(t, b.Controller().seen(t.Context(), &made))
+			seen.Store(true)
+		}()
+		for _, u := range []protocol.Update{
+			{}, {Deleted: []protocol.UUID{old.ID}}, {Topics: []protocol.Topic{topicNamed("t", 2, 1, 1, 1)}},
+		} {
+			show(u)
+			pause(100 * time.Millisecond)
+			require.False(t, seen.Load())
+		}
+		show(protocol.Update{Topics: []protocol.Topic{made}})
+		synctest.Wait()
+		require.True(t, seen.Load())
+
+		// It may have been deleted again before this broker heard of it.
+		show(protocol.Update{Deleted: []protocol.UUID{made.ID}})
+		began := time.Now()
+		require.NoError(t, b.Controller().seen(t.Context(), &made))
+		require.Equal(t, seenWait, time.Since(began))
 	})
 }

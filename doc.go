@@ -50,22 +50,23 @@
 //	epoch.go           leader-epoch history: where logs agree, and where they are cut
 //	hw.go              the high watermark, and who waits for it
 //	isr.go             who is in sync: lag, expansion, shrinking
-//	replica.go         one copy of one partition: roles and how they change
+//	replica*.go        one copy of one partition: roles, how they change, and damage
 //	leader*.go         what a leader does: appends, fetches, reads, streams
 //	follower.go        what a follower does
 //	tail.go            the newest part of a log, in memory
-//	shard.go           the replicas of one event loop: routing, timers, lag passes
-//	election.go        who leads, and where new partitions go
+//	shard*.go          the replicas of one event loop: routing, timers, lag passes, topics
+//	election.go        who leads
+//	place.go           where new partitions go
 //	metadata*.go       the Controller: from what is to what should be, by guarded writes
 //	member.go          a broker's view of the cluster
-//	link.go            sessions and numbered envelopes between two brokers
+//	link*.go           sessions, numbered envelopes and fragments between two brokers
 //	events.go          what the parts above share: configuration, surroundings, effects
 //
-// Around it are thin drivers: loop.go, writer.go, peers.go, control.go,
-// registration.go, broker.go, on mailbox.go, pool.go, requests.go and view.go; and
-// the handles: client.go, topic.go, partition.go, producer*.go, controller.go,
-// inspect.go. ARCHITECTURE.md tells how they fit, and
-// lists every goroutine.
+// Around it are thin drivers: loop.go, writer.go, peers.go, control*.go,
+// registration.go, broker.go, shutdown.go, on mailbox.go, pool.go, requests.go and
+// view.go; and the handles: client.go, topic.go, partition.go, position.go,
+// writable.go, producer*.go, controller*.go, inspect.go, status.go, observer.go.
+// ARCHITECTURE.md tells how they fit, and lists every goroutine.
 //
 // # Terms
 //

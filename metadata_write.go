@@ -233,18 +233,16 @@ func overtaken(w *metaWrite, kvs map[string]coordination.KV) bool {
 // writtenAs reports whether the write was applied. The keys are read one after
 // the other, so some may be from before it: one that holds exactly what it put
 // there, past its guard, proves the whole. A write that removes as well does so
-// first: where its removal is seen, so is what it put. One that only removes was
-// applied if nothing is left.
+// first: where its removal is seen, so is what it put. One that only removes is
+// never proved; what it was about is looked at anew.
 func writtenAs(w *metaWrite, kvs map[string]coordination.KV) (revision int64, ok bool) {
-	gone := true
 	for i, op := range w.txn.Ops {
 		kv, exists := kvs[op.Key]
-		gone = gone && op.Delete && !exists
 		if !op.Delete && exists && kv.Revision != w.txn.Guards[i].Revision && string(kv.Value) == string(op.Value) {
 			return kv.Revision, true
 		}
 	}
-	return 0, gone
+	return 0, false
 }
 
 // applied installs what a write recorded; only now may anybody act on it.

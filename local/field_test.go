@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/tidemark-log/tidemark"
 	"github.com/tidemark-log/tidemark/local"
@@ -297,6 +298,53 @@ func TestR70TwoClustersInOneProcess(t *testing.T) {
 		})
 	})
 	require.Empty(t, said)
+}
+
+// The same on a disk, in real time: nothing is left behind, neither goroutines nor
+// open files, and what was acknowledged is there at every next open.
+func TestTwoClustersOnDiskAgainAndAgain(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	dirs := []string{t.TempDir(), t.TempDir()}
+	var files int
+	said := spoken(t, func() {
+		before := goleak.IgnoreCurrent() // spoken's
+		for round := range 10 {
+			var both []*local.Cluster
+			for k, dir := range dirs {
+				c, err := local.Open(ctx, dir, local.Options{MemoryBudget: 24 << 20, SessionTimeout: patient})
+				require.NoError(t, err)
+				require.NoError(t, c.Controller().EnsureTopic(ctx, "t", tidemark.TopicConfig{}))
+				ends, err := c.Partition("t", 0).Offsets(ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, round*(k+1), ends.HighWatermark)
+				for range k + 1 {
+					_, err := c.Partition("t", 0).Append(ctx, tidemark.Record{Value: []byte("x")})
+					require.NoError(t, err)
+				}
+				both = append(both, c)
+			}
+			require.NoError(t, both[round%2].Close())
+			require.NoError(t, both[1-round%2].Shutdown(ctx))
+			goleak.VerifyNone(t, before)
+			now := openFiles(t)
+			if round == 0 {
+				files = now
+			}
+			require.LessOrEqual(t, now, files, "open files after round %d", round)
+		}
+	})
+	require.Empty(t, said)
+}
+
+// openFiles counts what this process has open, where the system tells; else 0.
+func openFiles(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/fd")
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	require.NoError(t, err)
+	return len(all)
 }
 
 // spoken returns what f writes to stdout and stderr.
