@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -163,6 +164,12 @@ func hostileLife(t *testing.T, tweak func(*Config)) {
 		for n := range acked {
 			_, _ = r.client.Partition("t", n).Fetch(ctx, 0, FetchOptions{})
 		}
+		admin := r.client.Controller()
+		require.NoError(t, admin.EnsureTopic(ctx, "gone", TopicConfig{Partitions: 2}))
+		_, err := admin.AlterTopic(ctx, "gone", func(c *TopicConfig) { c.MinISR = 1 })
+		require.NoError(t, err)
+		require.NoError(t, admin.AddPartitions(ctx, "gone", 3))
+		require.NoError(t, admin.DeleteTopic(ctx, "gone"))
 		r.kill(2, 1)
 		appendSome()
 		r.start(2)
@@ -171,6 +178,8 @@ func hostileLife(t *testing.T, tweak func(*Config)) {
 		r.start1(t)
 		appendSome()
 		r.holds("t", acked)
+		_, err = r.client.Partition("gone", 0).Append(ctx, Record{})
+		require.ErrorIs(t, err, ErrUnknownTopic)
 	})
 }
 
@@ -369,4 +378,85 @@ func TestHostileTransportBlocks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// scribble overwrites what a host may overwrite.
+func scribble(b []byte) {
+	for i := range b {
+		b[i] = '#'
+	}
+}
+
+// What a host does with the bytes that it gave, or got, changes nothing but these.
+func TestHostileBuffers(t *testing.T) {
+	attack(t, 3, func(c *Config) { c.MemoryBudget = 1 << 20 }, func(t *testing.T, r *attackRig) {
+		ctx := r.within(time.Minute)
+		require.NoError(t, r.client.Controller().EnsureTopic(ctx, "t", TopicConfig{}))
+		p := r.client.Partition("t", 0)
+		pr := r.client.Topic("t").Producer(ProducerOptions{Compression: Zstd})
+		const rounds = 60
+		value := func(i int) string { return fmt.Sprintf("%d %s", i, strings.Repeat("v", 10_000)) }
+		key, val, head := make([]byte, 3), make([]byte, 0, 20_000), make([]byte, 5)
+		for i := range rounds {
+			copy(key, "key")
+			copy(head, "value")
+			val = append(val[:0], value(i)...)
+			rec := Record{Key: key, Value: val, Headers: []Header{{Key: "h", Value: head}}}
+			var err error
+			if i%2 == 0 {
+				_, err = p.Append(ctx, rec)
+			} else {
+				require.NoError(t, pr.AppendAsync(ctx, rec, func(Result, error) {}))
+				scribble(val) // it is still under way
+				err = pr.Flush(ctx)
+			}
+			require.NoError(t, err)
+			scribble(key)
+			scribble(val)
+			scribble(head)
+		}
+		require.NoError(t, pr.Close(ctx))
+
+		check := func(rec *Record) {
+			require.Equal(t, "key", string(rec.Key))
+			require.Equal(t, value(int(rec.Offset)), string(rec.Value))
+			require.Equal(t, "value", string(rec.Headers[0].Value))
+		}
+		var first *Record // kept over everything that follows
+		for range 3 {
+			for rec, err := range p.Records(ctx, Earliest()) {
+				require.NoError(t, err)
+				check(&rec)
+				if first == nil {
+					first = &rec
+				} else {
+					scribble(rec.Key)
+					scribble(rec.Value)
+					scribble(rec.Headers[0].Value)
+				}
+				if rec.Offset == rounds-1 {
+					break
+				}
+			}
+			for next := int64(0); next < rounds; {
+				got, err := p.Fetch(ctx, next, FetchOptions{})
+				require.NoError(t, err)
+				for i := range got.Records {
+					check(&got.Records[i])
+					scribble(got.Records[i].Value)
+				}
+				next = got.Records[len(got.Records)-1].Offset + 1
+			}
+			for _, b := range r.open() {
+				rep, err := b.Replica(ctx, "t", 0)
+				require.NoError(t, err)
+				for batch, err := range rep.Batches(ctx, 0) {
+					require.NoError(t, err)
+					scribble(batch)
+				}
+			}
+		}
+		check(first)
+		r.healthy("t", 1)
+	})
 }

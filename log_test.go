@@ -20,6 +20,14 @@ var logKeys = []string{
 	"log", "partition", "peer", "reason", "stack", "to", "topic", "was",
 }
 
+func TestLogKeysAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("docs/observing.md")
+	require.NoError(t, err)
+	for _, key := range logKeys {
+		require.Contains(t, string(doc), "`"+key+"`")
+	}
+}
+
 // recorder is a slog.Handler that keeps every record.
 type recorder struct {
 	mu    sync.Mutex
