@@ -51,10 +51,12 @@ func NewClient(source func() []*Broker, o ClientOptions) *Client {
 	return &Client{source: source, closed: o.Closed, defaultRF: int32(min(o.DefaultReplicationFactor, protocol.MaxReplicas))}
 }
 
-// Topic returns a handle of a topic. The topic need not exist yet.
+// Topic returns a handle of a topic, which need not exist yet. A call about a topic
+// or a partition that nobody knows looks for it for about a quarter of a second, and
+// then ends with ErrUnknownTopic or ErrUnknownPartition.
 func (c *Client) Topic(name string) *Topic { return &Topic{client: c, name: name} }
 
-// Partition returns a handle of one partition. It need not exist yet.
+// Partition returns a handle of one partition, which need not exist yet: see Topic.
 func (c *Client) Partition(topic string, n int) *Partition {
 	return &Partition{client: c, topic: topic, n: partitionNumber(n)}
 }

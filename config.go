@@ -127,6 +127,18 @@ func (c Config) Validate() error {
 // largestBatch is the size of the largest batch that an append may bring.
 func (c *Config) largestBatch() int { return max(c.MaxBatchBytes, c.MaxRecordBytes) + batchSlack }
 
+// aboveLimits says which limit of a topic is above the broker's and could not be
+// used up, or "".
+func (c *Config) aboveLimits(t *TopicConfig) string {
+	switch {
+	case int(t.MaxRecordBytes) > c.MaxRecordBytes:
+		return fmt.Sprintf("max record bytes %d is above the brokers' %d (Config.MaxRecordBytes)", t.MaxRecordBytes, c.MaxRecordBytes)
+	case t.MaxUncommittedBytes > c.MaxUncommittedBytes:
+		return fmt.Sprintf("max uncommitted bytes %d is above the brokers' %d (Config.MaxUncommittedBytes)", t.MaxUncommittedBytes, c.MaxUncommittedBytes)
+	}
+	return ""
+}
+
 // minMessage is the least that a Transport must take: enough that most messages
 // need not be cut, and that a batch is not cut into very many.
 const minMessage = 16 << 10

@@ -25,15 +25,26 @@ func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConf
 	return err
 }
 
-// EnsureTopic creates a topic unless it exists. One that exists with another
-// configuration gives a *TopicMismatchError, which wraps ErrTopicMismatch.
+// EnsureTopic creates a topic unless it exists. What a zero field of cfg would be by
+// default applies to a new topic; of one that exists it asks nothing, so that a
+// program may ensure its topics at every start while somebody alters or grows them.
+// A topic that differs in a field that is set, or in Background, gives a
+// *TopicMismatchError, which wraps ErrTopicMismatch.
 func (c *Controller) EnsureTopic(ctx context.Context, name string, cfg TopicConfig) error {
 	a, err := c.create(ctx, name, cfg)
 	if err == nil || a.Code != protocol.TopicExists || a.Topic == nil {
 		return err
 	}
-	if wanted := c.withDefaults(cfg); a.Topic.Config != wanted {
-		return &TopicMismatchError{Topic: name, Wanted: wanted, Found: a.Topic.Config}
+	found := a.Topic.Config
+	wanted := cfg
+	def(&wanted.Partitions, found.Partitions)
+	def(&wanted.ReplicationFactor, found.ReplicationFactor)
+	def(&wanted.MinISR, found.MinISR)
+	def(&wanted.UncleanElection, found.UncleanElection)
+	def(&wanted.MaxRecordBytes, found.MaxRecordBytes)
+	def(&wanted.MaxUncommittedBytes, found.MaxUncommittedBytes)
+	if found != wanted {
+		return &TopicMismatchError{Topic: name, Wanted: wanted, Found: found}
 	}
 	return c.seen(ctx, a.Topic)
 }
@@ -53,7 +64,7 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 		return protocol.CommandAnswer{}, err
 	}
 	topic := protocol.Topic{ID: b.randomUUID(), Name: name, Config: c.withDefaults(cfg)}
-	if why := invalidTopic(&topic); why != "" {
+	if why := firstText(invalidTopic(&topic), b.cfg.aboveLimits(&topic.Config)); why != "" {
 		return protocol.CommandAnswer{Code: protocol.InvalidRequest}, fmt.Errorf("%w: %s", ErrInvalidTopic, why)
 	}
 	a, err := c.command(ctx, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
@@ -66,7 +77,20 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 	case protocol.TopicExists:
 		return a, fmt.Errorf("%w: %q", ErrTopicExists, name)
 	}
-	return a, answerError(&a)
+	err = answerError(&a)
+	if a.Code == protocol.TooFewBrokers && cfg.ReplicationFactor == 0 {
+		err = fmt.Errorf("%w: set TopicConfig.ReplicationFactor, which is %d by default", err, topic.Config.ReplicationFactor)
+	}
+	return a, err
+}
+
+func firstText(all ...string) string {
+	for _, s := range all {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
 }
 
 // seenWait bounds how long a command that was carried out waits for the image of a

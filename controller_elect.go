@@ -3,7 +3,6 @@ package tidemark
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/tidemark-log/tidemark/protocol"
 )
@@ -28,11 +27,11 @@ func (c *Controller) ElectPreferred(ctx context.Context, topic string, n int) er
 // With a leader the error is ErrElectionNotNeeded. While an in-sync replica is
 // registered nothing is given up for another one, even if it cannot be reached: then,
 // and when nobody is there who could lead, it is ErrNoCandidate.
-func (c *Controller) ElectUnclean(ctx context.Context, topic string, n int, broker int) error {
-	if broker < -1 || broker > math.MaxInt32 {
+func (c *Controller) ElectUnclean(ctx context.Context, topic string, n int, broker int32) error {
+	if broker < -1 {
 		return fmt.Errorf("%w: there is no broker %d", ErrNoCandidate, broker)
 	}
-	return c.elect(ctx, topic, n, protocol.Command{Kind: protocol.ElectUnclean, Broker: int32(broker)}, ErrNoCandidate)
+	return c.elect(ctx, topic, n, protocol.Command{Kind: protocol.ElectUnclean, Broker: broker}, ErrNoCandidate)
 }
 
 func (c *Controller) elect(ctx context.Context, topic string, n int, cmd protocol.Command, unavailable error) error {

@@ -61,11 +61,11 @@ func TestElectUnclean(t *testing.T) {
 					w.until("nobody leads", func() bool { return w.status(p).Leader < 0 })
 					<-time.After(2 * missionSession)
 					require.Equal(t, int32(-1), w.status(p).Leader)
-					require.ErrorIs(t, admin.ElectUnclean(w.ctx, "t", 0, int(a)), tidemark.ErrNoCandidate)
-					require.ErrorIs(t, admin.ElectUnclean(w.ctx, "t", 0, 1<<32), tidemark.ErrNoCandidate)
-					whom := -1
+					require.ErrorIs(t, admin.ElectUnclean(w.ctx, "t", 0, a), tidemark.ErrNoCandidate)
+					require.ErrorIs(t, admin.ElectUnclean(w.ctx, "t", 0, 99), tidemark.ErrNoCandidate)
+					whom := int32(-1)
 					if c.named {
-						whom = int(b)
+						whom = b
 					}
 					require.NoError(t, admin.ElectUnclean(w.ctx, "t", 0, whom))
 				}

@@ -8,8 +8,8 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// AlterTopic changes the configuration of a topic and returns the one that is in
-// force then. change gets the present configuration and alters it; it is called
+// AlterTopic changes the configuration of a topic and returns it as recorded: Status
+// has the MinISR in force. change gets the present configuration and alters it; it is called
 // again, with a newer one, when somebody else altered the topic meanwhile or an
 // answer was lost, so it should set fields and not count them up.
 //
@@ -20,11 +20,11 @@ import (
 // bad number, is ErrInvalidTopic. When the context ends first, the change may or
 // may not be made, now or later.
 func (c *Controller) AlterTopic(ctx context.Context, name string, change func(*TopicConfig)) (TopicConfig, error) {
-	_, t, err := c.client.topicOf(ctx, name, 0)
+	b, t, err := c.client.topicOf(ctx, name, 0)
 	for err == nil {
 		cmd := protocol.Command{Kind: protocol.AlterTopic, Topic: t}
 		change(&cmd.Topic.Config)
-		if why := unalterable(t.Config, cmd.Topic.Config); why != "" {
+		if why := firstText(unalterable(t.Config, cmd.Topic.Config), b.cfg.aboveLimits(&cmd.Topic.Config)); why != "" {
 			return t.Config, fmt.Errorf("%w: %s", ErrInvalidTopic, why)
 		}
 		var a protocol.CommandAnswer

@@ -124,14 +124,19 @@ func TestControllerAlterTopic(t *testing.T) {
 		_, err = c.AlterTopic(ctx, "u", func(*TopicConfig) {})
 		require.ErrorIs(t, err, ErrUnknownTopic)
 
-		// EnsureTopic compares with what the topic is now, and says what differs.
+		// EnsureTopic compares what is asked for with what the topic is now, and says what differs.
 		wanted := TopicConfig{Partitions: 3, ReplicationFactor: 3, MinISR: 2}
 		require.NoError(t, c.EnsureTopic(ctx, "t", wanted))
 		_, err = c.AlterTopic(ctx, "t", func(c *TopicConfig) { c.MaxRecordBytes, c.MaxUncommittedBytes = 1000, 5000 })
 		require.NoError(t, err)
+		require.NoError(t, c.EnsureTopic(ctx, "t", wanted), "limits are not asked for")
+		require.NoError(t, c.EnsureTopic(ctx, "t", TopicConfig{}))
+		wanted.MaxRecordBytes = 999
 		err = c.EnsureTopic(ctx, "t", wanted)
 		require.ErrorIs(t, err, ErrTopicMismatch)
 		require.ErrorContains(t, err, "max record bytes 1000, max uncommitted bytes 5000")
+		_, err = c.AlterTopic(ctx, "t", func(c *TopicConfig) { c.MaxRecordBytes, c.MaxUncommittedBytes = 2<<20, 0 })
+		require.ErrorContains(t, err, "above the brokers' 1048576")
 		wanted.Background, wanted.UncleanElection = true, true
 		require.ErrorContains(t, c.EnsureTopic(ctx, "t", wanted), "unclean election, background")
 		for _, bad := range []TopicConfig{{MaxRecordBytes: -1}, {MaxUncommittedBytes: -1}, {MaxRecordBytes: 2, MaxUncommittedBytes: 1}} {

@@ -56,7 +56,9 @@ var (
 	ErrTopicExists = errors.New("tidemark: topic exists")
 	// ErrTopicMismatch: a topic of that name exists with another configuration. See TopicMismatchError.
 	ErrTopicMismatch = errors.New("tidemark: topic exists with another configuration")
-	// ErrTopicRecreated: the topic was deleted and created again since the handle was bound to it.
+	// ErrTopicRecreated: the topic was deleted and created again since the call, the
+	// iteration or the Producer began. A Partition or Topic is a name: its next call
+	// is about the new topic.
 	ErrTopicRecreated = errors.New("tidemark: topic was created again")
 	// ErrTooFewBrokers: the replication factor is above the number of brokers.
 	ErrTooFewBrokers = errors.New("tidemark: fewer brokers than the replication factor")
@@ -74,7 +76,7 @@ var (
 	ErrNoController = errors.New("tidemark: no controller")
 	// ErrResume: the producer had an append with an unknown outcome, or one that was
 	// refused for longer than RetryFor; it takes no more for that partition until Resume.
-	ErrResume = errors.New("tidemark: partition waits for Resume after an append with unknown outcome")
+	ErrResume = errors.New("tidemark: partition takes nothing until Resume: an append before ended as unknown, or was refused for longer than RetryFor")
 	// ErrStorage: the log, or the broker's store, failed.
 	ErrStorage = errors.New("tidemark: storage failed")
 	// ErrStoreStalled: a write of the leader's store has been under way for more than

@@ -137,7 +137,7 @@ type note struct {
 	id    protocol.PartitionID
 	kind  noteKind
 	epoch int32
-	from  int64 // truncated, reset: the end before. Lost: what was committed there, up to to
+	from  int64 // truncated, reset: the end before; lost: the high watermark before
 	to    int64
 	err   error
 	code  protocol.Code // resigned: why

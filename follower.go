@@ -167,7 +167,7 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 			r.fail(fmt.Errorf("%w: %d is below the high watermark %d", errCutsCommitted, target, r.hw))
 			return
 		}
-		r.note(note{kind: noteLost, epoch: r.state.LeaderEpoch, from: target, to: r.hw})
+		r.note(note{kind: noteLost, epoch: r.state.LeaderEpoch, from: r.hw, to: target})
 	}
 	r.cut(target)
 }

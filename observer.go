@@ -30,7 +30,9 @@ type Observer struct {
 	// or was emptied because the leader's begins behind its end.
 	Truncated func(TruncationEvent)
 	// Lost: what this replica knew to be committed was cut off. Only an unclean
-	// election can bring that about.
+	// election can bring that about. After a restart a replica may know less than was
+	// committed, so that less is reported, or nothing: after an unclean election look
+	// at Truncated too.
 	Lost func(LossEvent)
 	// UncleanElection: this broker heard of one.
 	UncleanElection func(UncleanElectionEvent)

@@ -183,7 +183,7 @@ func TestObserverNotes(t *testing.T) {
 		for _, n := range []note{
 			{id: id, kind: noteTruncated, epoch: 3, from: 9, to: 7},
 			{id: id, kind: noteReset, epoch: 3, from: 9, to: 20},
-			{id: id, kind: noteLost, epoch: 4, from: 5, to: 8},
+			{id: id, kind: noteLost, epoch: 4, from: 8, to: 5},
 			{id: id, kind: noteUnclean, epoch: 4, leader: 2},
 			{id: id, kind: noteDamaged, epoch: 4, err: errors.New("x")},
 		} {
@@ -192,7 +192,7 @@ func TestObserverNotes(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{
 			"truncated t/2 epoch 3: 9 to 7 false", "truncated t/2 epoch 3: 9 to 20 true",
-			"lost t/2 epoch 4: 5 to 8", "unclean t/2 epoch 4: 2", "damaged t/2",
+			"lost t/2 epoch 4: 8 to 5", "unclean t/2 epoch 4: 2", "damaged t/2",
 		}, w.all())
 		require.Equal(t, counters{truncations: 1, resets: 1, losses: 1, unclean: 1, damaged: 1}, b.counts)
 	})

@@ -125,6 +125,9 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 				if a.Outcome == Unknown {
 					why = lostLeader(p.client, a.Code)
 				}
+				if s := a.State; a.Code == protocol.NotEnoughReplicas && s != nil {
+					why = fmt.Errorf("%w: in sync %v, MinISR %d", why, s.ISR, s.MinISR)
+				}
 				if a.Outcome != NotAppended || !elsewhere(a.Code) {
 					return Result{a.Base, a.Last, a.LeaderEpoch}, p.appendError(a.Outcome, why)
 				}

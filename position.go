@@ -118,7 +118,8 @@ func (c *cursor) records(batch []byte) iter.Seq2[Record, error] {
 // without a gap. At the end it waits for more; it survives failovers. It ends
 // when ctx ends, with ctx's error, or with the first other error: with
 // ErrTopicRecreated or ErrUnknownTopic when the topic that it began with is gone.
-// The records' bytes are the caller's.
+// The records' bytes are the caller's. To read what there is and stop, ask Find for
+// Latest first and leave the loop at the offset before that.
 func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c, _, err := p.open(ctx, from)
@@ -138,7 +139,8 @@ func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record
 }
 
 // Find returns the offset that a position has now, for Fetch. Of a time that no
-// committed record has reached it is the high watermark.
+// committed record has reached it is the high watermark. That of At is returned as it
+// is: whether the log has it shows when it is read.
 func (p *Partition) Find(ctx context.Context, at Position) (int64, error) {
 	c, ends, err := p.open(ctx, at)
 	for err == nil && c.seeking && c.next < ends.HW {

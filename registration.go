@@ -88,7 +88,7 @@ func (r *registrar) joinCluster(ctx context.Context) error {
 		if !ok {
 			// A directory that belongs to a cluster does not found another one.
 			if !node.Cluster.IsZero() {
-				return fmt.Errorf("%w: the coordination store knows no cluster, the directory belongs to %s", ErrWrongCluster, node.Cluster)
+				return fmt.Errorf("%w: the coordination store knows no cluster, the directory belongs to %s: restore the coordination store that belongs to it, or open another directory", ErrWrongCluster, node.Cluster)
 			}
 			if _, err := store.Do(ctx, coordination.Txn{
 				Guards: []coordination.Guard{{Key: clusterKey}},

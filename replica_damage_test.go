@@ -124,6 +124,6 @@ func TestOnlyAnUncleanElectionCutsWhatWasCommitted(t *testing.T) {
 			continue
 		}
 		require.Equal(t, []int64{1, 1}, []int64{g.r.end, g.r.hw}, c)
-		require.Contains(t, eff.notes, note{id: g.id, kind: noteLost, epoch: 5, from: 1, to: 3})
+		require.Contains(t, eff.notes, note{id: g.id, kind: noteLost, epoch: 5, from: 3, to: 1})
 	}
 }

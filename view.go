@@ -14,6 +14,7 @@ type view struct {
 	whole   bool
 	topics  map[string]protocol.Topic
 	names   map[protocol.UUID]string
+	dropped []protocol.UUID // deleted topics that still have a name, the oldest first
 	states  map[protocol.PartitionID]protocol.PartitionState
 	changed chan struct{} // closed and replaced with every change
 	levels  levelView
@@ -27,6 +28,9 @@ type levelView struct {
 	supported levelRange // by all registered brokers
 }
 
+// droppedNames is how many deleted topics keep their names.
+const droppedNames = 128
+
 func newView() *view {
 	v := &view{changed: make(chan struct{})}
 	v.clear()
@@ -35,7 +39,7 @@ func newView() *view {
 
 func (v *view) clear() {
 	v.topics = make(map[string]protocol.Topic)
-	v.names = make(map[protocol.UUID]string)
+	v.names, v.dropped = make(map[protocol.UUID]string), nil
 	v.states = make(map[protocol.PartitionID]protocol.PartitionState)
 }
 
@@ -83,7 +87,11 @@ func (v *view) drop(id protocol.UUID) {
 		delete(v.states, protocol.PartitionID{Topic: id, Partition: n})
 	}
 	delete(v.topics, name)
-	delete(v.names, id)
+	// Its name stays for a while: what ends with it is told by name.
+	if v.dropped = append(v.dropped, id); len(v.dropped) > droppedNames {
+		delete(v.names, v.dropped[0])
+		v.dropped = v.dropped[1:]
+	}
 }
 
 // newerState keeps a state that came with an answer and is ahead of the image.

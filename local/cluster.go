@@ -74,8 +74,9 @@ func (o Options) withDefaults() Options {
 // ErrUnknownBroker is returned for a broker id that the cluster does not have.
 var ErrUnknownBroker = errors.New("local: no such broker")
 
-// ErrRunning is returned by Restart for a broker that was not killed.
-var ErrRunning = errors.New("local: broker is running")
+// ErrRunning is returned by Restart for a broker that was not killed. One that was
+// closed by its own Close has to be killed first.
+var ErrRunning = errors.New("local: broker was not killed")
 
 // Cluster is a set of brokers in this process. Its handles go straight to the
 // leader of a partition, and keep working while any broker is up. All methods may
@@ -156,7 +157,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	for id := int32(1); id <= int32(c.o.Brokers); id++ {
 		if err := c.nodes[id].broker.Ready(ctx); err != nil {
-			return fmt.Errorf("local: broker %d: %w", id, err)
+			return fmt.Errorf("local: broker %d is not ready: %w", id, err)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func (c *cluster) start(ctx context.Context) (err error) {
 		}
 		n.broker, err = tidemark.Open(ctx, tidemark.Config{
 			ID: id, Address: "http://" + n.address + "/tidemark", Transport: n.transport,
-			Store: n.store, Coordination: c.coord.Connect(), SessionTimeout: 2 * time.Second,
+			Store: n.store, Coordination: c.coord.Connect(), SessionTimeout: 2 * time.Second, MaxLag: 2 * time.Second,
 		})
 		if err != nil {
 			return err

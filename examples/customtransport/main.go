@@ -20,6 +20,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"time"
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	rep, err := play(ctx, *records)
+	rep, err := play(ctx, *records, log.New(stderr, "", 0))
 	if err != nil {
 		fmt.Fprintln(stderr, "customtransport:", err)
 		return 1
@@ -73,7 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // play appends, takes a server away in the second third, and reads everything back.
-func play(ctx context.Context, records int) (rep report, err error) {
+func play(ctx context.Context, records int, say *log.Logger) (rep report, err error) {
 	c, err := open(ctx)
 	if err != nil {
 		return rep, err
@@ -89,8 +90,10 @@ func play(ctx context.Context, records int) (rep report, err error) {
 	for i := range records {
 		switch i {
 		case records / 3:
+			say.Printf("record %d: the server of broker %d is gone; the append waits until it has left the in-sync replicas", i, follower)
 			c.nodes[follower].server.Close()
 		case 2 * records / 3:
+			say.Printf("record %d: the server of broker %d is back", i, follower)
 			if err := c.serve(follower); err != nil {
 				return rep, err
 			}
@@ -106,6 +109,7 @@ func play(ctx context.Context, records int) (rep report, err error) {
 		acked[res.Base] = value
 	}
 	rep.Acked = len(acked)
+	say.Printf("waiting until all %d replicas are in sync", brokers)
 	if rep.InSync, err = c.waitInSync(ctx); err != nil {
 		return rep, err
 	}
