@@ -118,7 +118,7 @@ func (c *controlLoop) finish(now time.Duration) {
 		}
 		for _, e := range eff.unclean {
 			c.b.log.Warn("unclean election", "broker", c.b.cfg.ID, "topic", e.topic, "partition", e.partition,
-				"leader", e.leader, "leader_epoch", e.leaderEpoch, "isr_before", e.was)
+				"leader", e.leader, "leader_epoch", e.leaderEpoch, "was", e.was)
 		}
 		if eff.resign != nil {
 			c.resign(eff.resign)
@@ -453,6 +453,7 @@ func (c *controlLoop) onUpdate(from int32, u *protocol.Update) {
 	if !taken {
 		return
 	}
+	c.showController() // first: what follows is answered to it
 	c.b.view.apply(c.member, u, completed)
 	for _, id := range u.Deleted {
 		c.clearing[id] = make(map[int]bool)
@@ -525,7 +526,7 @@ func (c *controlLoop) showController() {
 	id := c.member.controller
 	_, linked := c.links[id]
 	v := controllerView{
-		epoch: c.member.controllerEpoch, storeOK: c.member.storeOK,
+		id: id, epoch: c.member.controllerEpoch, storeOK: c.member.storeOK,
 		reachable: id >= 0 && (linked || id == c.b.cfg.ID),
 	}
 	c.b.controller.Store(id)

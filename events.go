@@ -32,6 +32,7 @@ type linkView struct {
 
 // controllerView is what a shard knows of the Controller.
 type controllerView struct {
+	id        int32 // its broker; -1: not known
 	epoch     int32
 	reachable bool
 	storeOK   bool

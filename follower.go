@@ -35,7 +35,8 @@ func (r *replicaState) finishFollower() {
 		return
 	}
 	full := r.env.shard.storeFull
-	if !r.fetching && full {
+	if !r.fetching && full && !r.throttled {
+		r.throttled = true
 		r.env.shard.throttled = append(r.env.shard.throttled, r)
 	}
 	if !r.fetching && !full && r.unstoredBytes() <= r.env.cfg.MaxUnstoredBytes {
@@ -98,7 +99,7 @@ func (r *replicaState) onFetchAnswer(now time.Duration, from int32, fromEpoch in
 // accept stores the batches of an answer and takes its high watermark.
 func (r *replicaState) accept(now time.Duration, a *protocol.FetchAnswer) {
 	if !r.agreed {
-		r.agreed = true
+		r.agreed, r.agreedIn = true, r.state.LeaderEpoch
 		// An entry without records, from an election of this replica, means nothing now (EC-5).
 		r.epochsChanged = r.epochs.truncateFromEnd(r.end) || r.epochsChanged
 	}
@@ -163,7 +164,7 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 		return
 	}
 	if target < r.hw {
-		if r.epochs.epochBefore(r.hw, r.start) >= r.state.UncleanEpoch {
+		if max(r.epochs.epochBefore(r.hw, r.start), r.agreedIn) >= r.state.UncleanEpoch {
 			r.fail(fmt.Errorf("%w: %d is below the high watermark %d", errCutsCommitted, target, r.hw))
 			return
 		}

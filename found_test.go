@@ -298,7 +298,7 @@ func TestFoundTornReread(t *testing.T) {
 	m.finish(1)
 	id := func(n int32) protocol.PartitionID { return protocol.PartitionID{Topic: protocol.UUID{1}, Partition: n} }
 	for n := int32(0); n < 2; n++ {
-		m.onProposal(1, 11, protocol.Proposal{ID: id(n), LeaderEpoch: 1, PartitionEpoch: 1, ISR: []protocol.Member{{ID: 1, Epoch: 11}, {ID: 2, Epoch: 12}}})
+		m.onProposal(1, 11, protocol.Proposal{ID: id(n), ControllerEpoch: m.epoch, LeaderEpoch: 1, PartitionEpoch: 1, ISR: []protocol.Member{{ID: 1, Epoch: 11}, {ID: 2, Epoch: 12}}})
 	}
 	eff := m.finish(2)
 	require.Len(t, eff.writes, 1)

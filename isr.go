@@ -159,6 +159,7 @@ func (r *replicaState) propose(now time.Duration, isr []int32, added int32) {
 func (r *replicaState) sendProposal(now time.Duration) {
 	p := r.isr.pending
 	p.sentAt, p.sentTo = now, r.env.controller.epoch
+	p.proposal.ControllerEpoch = p.sentTo
 	r.env.eff.proposals = append(r.env.eff.proposals, p.proposal)
 	r.touch() // for the deadline of the next attempt
 }

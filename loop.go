@@ -85,7 +85,8 @@ func (l *eventLoop) carryOut(eff *effects) {
 	b := l.b
 	b.writer.submit(l.index, eff.ops, eff.synced)
 	if len(eff.proposals) > 0 || len(eff.replies) > 0 {
-		if c := b.controllerID(); c >= 0 {
+		// As the shard knows it: a newer one is told everything anew (D17).
+		if c := l.shard.env.controller.id; c >= 0 {
 			p := eff.to(c)
 			p.Proposals = append(p.Proposals, eff.proposals...)
 			p.OrderReplies = append(p.OrderReplies, eff.replies...)

@@ -26,6 +26,9 @@ func newMember() *member {
 
 // onController takes what the coordination store says of the Controller.
 func (m *member) onController(broker, epoch int32) {
+	if epoch < m.controllerEpoch {
+		return // the watch is behind what the Controller itself has told
+	}
 	m.controller = broker
 	if epoch > m.controllerEpoch {
 		m.controllerEpoch, m.whole, m.incoming = epoch, false, nil

@@ -41,6 +41,8 @@ type metadata struct {
 	resigned  error
 
 	ordered []*partEntry // with orders that are not answered yet
+	toClear bool         // something happened that a mark on a broker may depend on
+	toSweep bool         // or what is left of a deleted topic
 
 	unreadable []error       // what of the store could not be read
 	waitUntil  time.Duration // a cold start: nothing is decided until then, unless all are there
@@ -125,6 +127,7 @@ type partEntry struct {
 	orders   []*order // elections that were asked for
 	refused  refusedAttempt
 	retryAt  time.Duration // after a conflict that left the key as it was; 0: at once
+	alone    bool          // after such a conflict: what another partition's write rests on must not hold this one up
 }
 
 // refusedAttempt is the newest proposal that was called ineligible. Its leader
@@ -153,7 +156,7 @@ type queuedProposal struct {
 // partition never stops another (D7).
 func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) *metadata {
 	m := &metadata{
-		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true,
+		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true, toClear: true, toSweep: true,
 		brokers: make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
 		parts: make(map[protocol.PartitionID]*partEntry), writes: make(map[uint64]*metaWrite),
 		deleted: make(map[protocol.UUID]*deletedTopic),
@@ -252,6 +255,7 @@ func (m *metadata) onRegistry(view map[int32]brokerView) {
 			m.brokers[id] = &brokerEntry{id: id}
 		}
 	}
+	m.toClear = true
 	moved := make(map[int32]bool)
 	for id, b := range m.brokers {
 		v := view[id]
@@ -276,6 +280,7 @@ func (m *metadata) markAll(brokers map[int32]bool) {
 	}
 	for _, p := range m.parts {
 		if slices.ContainsFunc(p.state.Replicas, func(b int32) bool { return brokers[b] }) {
+			p.retryAt = 0 // what it waited for may be what is told now
 			m.markDirty(p)
 		}
 	}
@@ -307,7 +312,7 @@ func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code pro
 		isr = append(isr, member.ID)
 	}
 	switch {
-	case prop.LeaderEpoch > s.LeaderEpoch || prop.PartitionEpoch > s.PartitionEpoch:
+	case prop.ControllerEpoch != m.epoch, prop.LeaderEpoch > s.LeaderEpoch, prop.PartitionEpoch > s.PartitionEpoch:
 		return nil, protocol.NotController
 	case prop.LeaderEpoch < s.LeaderEpoch:
 		return nil, protocol.FencedEpoch
@@ -411,7 +416,10 @@ func (m *metadata) reconcile(now time.Duration) {
 			continue
 		}
 		p.dirty, p.retryAt = false, 0
-		if w, ok := m.next(p); ok {
+		switch w, ok := m.next(p); {
+		case ok && p.alone:
+			m.writePartitions([]partWrite{w})
+		case ok:
 			batch = append(batch, w)
 		}
 		if len(batch) == partitionsPerWrite {

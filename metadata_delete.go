@@ -131,6 +131,10 @@ func (m *metadata) deleteWritten(t *topicEntry, d *deletedTopic, revision int64)
 // sweep removes what is left of deleted topics: their state keys, and when those
 // are gone and every broker has confirmed, the keys that name them, one at a time.
 func (m *metadata) sweep() {
+	if !m.toSweep {
+		return
+	}
+	m.toSweep = false
 	for _, d := range m.deletedInOrder() {
 		w := &metaWrite{sweeps: d}
 		for _, p := range d.left {
@@ -207,6 +211,6 @@ func (m *metadata) swept(d *deletedTopic) {
 // onRemoval takes a broker's word that it has nothing of a deleted topic any more.
 func (m *metadata) onRemoval(from int32, fromEpoch int64, r protocol.Removal) {
 	if b, d := m.brokers[from], m.deleted[r.Topic]; b != nil && b.epoch == fromEpoch && d != nil {
-		d.confirmed[from] = true
+		d.confirmed[from], m.toSweep = true, true
 	}
 }

@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -23,11 +24,15 @@ func (v partView) registered(broker int32) int64 {
 }
 
 func (v partView) holding(broker int32) holding {
-	b := v.m.brokers[broker]
+	return v.m.brokers[broker].holding(v.p.topic.topic.Config.Background)
+}
+
+// holding is what the broker has of a partition, by the marks on it.
+func (b *brokerEntry) holding(background bool) holding {
 	switch {
 	case b != nil && b.last.Replaced:
 		return holdsNothing
-	case b != nil && b.last.Unclean && v.p.topic.topic.Config.Background:
+	case b != nil && b.last.Unclean && background:
 		return holdsPart
 	}
 	return holdsAll
@@ -49,6 +54,28 @@ func (b *brokerEntry) life() int64 {
 		return 0
 	}
 	return b.epoch
+}
+
+// asItIs is a guard that holds while the broker is in this life, or is not
+// registered. Absence is held by what every registration writes and nothing removes.
+func (b *brokerEntry) asItIs(id int32) coordination.Guard {
+	switch {
+	case b == nil:
+		return coordination.Guard{Key: brokerLastKey(id)}
+	case b.epoch == 0:
+		return coordination.Guard{Key: brokerLastKey(id), Revision: b.lastRevision}
+	}
+	return coordination.Guard{Key: brokerIDKey(id), Revision: b.epoch}
+}
+
+// newerLast takes what the store has of the broker's last life, which a write that
+// clears its marks did not expect. It may be newer than what the watch has shown.
+func (b *brokerEntry) newerLast(kv coordination.KV) {
+	b.clearing = false
+	var last lastLife
+	if kv.Revision > b.lastRevision && json.Unmarshal(kv.Value, &last) == nil {
+		b.last, b.lastRevision = last, kv.Revision
+	}
 }
 
 // lasts reports whether the outage keeps the broker from the partition in a life.
@@ -274,10 +301,9 @@ func (m *metadata) dropOrders() {
 // ground is what new partitions of a topic can be placed on.
 func (m *metadata) ground(t *protocol.Topic) ground {
 	g := ground{racks: make(map[int32]string), carried: make(map[int32]load)}
-	view := partView{m, &partEntry{topic: &topicEntry{topic: *t}}}
 	for id, b := range m.brokers {
 		g.racks[id] = b.last.Rack
-		if b.epoch != 0 && view.holding(id) == holdsAll && m.reached(id) {
+		if b.epoch != 0 && b.holding(t.Config.Background) == holdsAll && m.reached(id) {
 			g.live = append(g.live, id)
 		} else {
 			g.down = append(g.down, id)
@@ -286,21 +312,37 @@ func (m *metadata) ground(t *protocol.Topic) ground {
 	slices.Sort(g.live)
 	slices.Sort(g.down)
 	for _, p := range m.parts {
-		for i, b := range p.state.Replicas {
-			l := g.carried[b]
-			l.replicas++
-			if i == 0 {
-				l.leaders++ // the preferred one: where leadership goes back to
+		g.carry(p.state.Replicas)
+	}
+	for _, w := range m.writes {
+		for i := range w.parts {
+			if len(w.parts[i].part.state.Replicas) == 0 { // on its way to be created
+				g.carry(w.parts[i].state.Replicas)
 			}
-			g.carried[b] = l
 		}
 	}
 	return g
 }
 
+// carry counts the replicas of a partition.
+func (g *ground) carry(replicas []int32) {
+	for i, b := range replicas {
+		l := g.carried[b]
+		l.replicas++
+		if i == 0 {
+			l.leaders++ // the preferred one: where leadership goes back to
+		}
+		g.carried[b] = l
+	}
+}
+
 // clearMarks takes the marks of a replaced directory and of an unclean end off a
 // broker once no ISR and no ELR rests on what it lost (D15, D25).
 func (m *metadata) clearMarks() {
+	if !m.toClear {
+		return
+	}
+	m.toClear = false
 	var ids []int32
 	for id, b := range m.brokers {
 		if (b.last.Replaced || b.last.Unclean) && b.epoch != 0 && !b.clearing {

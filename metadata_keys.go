@@ -33,8 +33,11 @@ func topicKey(name string) string   { return topicsPrefix + name }
 
 func deletedKey(topic protocol.UUID) string { return deletedPrefix + topic.String() }
 
+// partitionsPrefix begins the keys of a topic's partitions.
+func partitionsPrefix(topic string) string { return topicsPrefix + topic + "/partitions/" }
+
 func partitionKey(topic string, n int32) string {
-	return fmt.Sprintf("%s%s/partitions/%d/state", topicsPrefix, topic, n)
+	return fmt.Sprintf("%s%d/state", partitionsPrefix(topic), n)
 }
 
 // registration is the value of a broker's ephemeral key. The key's revision is

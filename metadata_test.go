@@ -280,7 +280,7 @@ func (b *metaBench) propose(id protocol.PartitionID, isr ...int32) {
 // proposal numbers a proposal, as its leader does.
 func (b *metaBench) proposal(p protocol.Proposal) protocol.Proposal {
 	b.attempt++
-	p.Attempt = b.attempt
+	p.Attempt, p.ControllerEpoch = b.attempt, b.m.epoch
 	return p
 }
 
@@ -508,6 +508,8 @@ func TestProposalsJudged(t *testing.T) {
 		"newer leader epoch": {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.LeaderEpoch = member(b, 1), 2 }, code: protocol.NotController},
 		"newer partition epoch": {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.PartitionEpoch = member(b, 1), 4 },
 			code: protocol.NotController},
+		"for another Controller": {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.ControllerEpoch = member(b, 1), b.m.epoch-1 },
+			code: protocol.NotController},
 		"older leader epoch":    {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.LeaderEpoch = member(b, 1), 0 }, code: protocol.FencedEpoch},
 		"older partition epoch": {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.PartitionEpoch = member(b, 1), 2 }, code: protocol.InvalidVersion},
 		"both older": {propose: func(b *metaBench, p *protocol.Proposal) { p.ISR, p.LeaderEpoch, p.PartitionEpoch = member(b, 1), 0, 2 },
@@ -558,7 +560,7 @@ func TestProposalsJudged(t *testing.T) {
 		id := b.topic()
 		b.register(1) // the leader began another life
 		b.observe()
-		b.m.onProposal(1, b.epochs[1], protocol.Proposal{ID: id, ISR: []protocol.Member{{ID: 1, Epoch: b.epochs[1]}}})
+		b.m.onProposal(1, b.epochs[1], protocol.Proposal{ID: id, ControllerEpoch: b.m.epoch, ISR: []protocol.Member{{ID: 1, Epoch: b.epochs[1]}}})
 		b.settle()
 		require.Equal(t, []protocol.Code{protocol.FencedEpoch}, b.verdicts(1))
 		s := b.stored("t", 0)

@@ -3,6 +3,7 @@ package tidemark
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tidemark-log/tidemark/coordination"
@@ -35,8 +36,8 @@ type metaWrite struct {
 	again   time.Duration
 	reread  bool // a re-read, not the transaction itself, is under way
 	// refused: the store said no. A guard that failed once fails for ever: revisions
-	// only rise, and a creation is guarded by what a deletion leaves behind as well as
-	// by the absence of its keys. So no earlier copy of the write can arrive any more.
+	// only rise, and where the absence of a key is meant, what is left behind by its
+	// deletion is guarded. So no earlier copy of the write can arrive any more.
 	refused bool
 }
 
@@ -70,17 +71,20 @@ func (m *metadata) writePartitions(batch []partWrite) {
 	m.begin(w)
 }
 
-// lives are guards on the registrations that a write rests on. Of a proposal: the
-// leader that made it, and a member that joins, must still be in the same life
-// (S-64). Of an unclean election: its winner, and the members that it passes over,
-// which must not have come back.
+// lives are guards on the registrations that a write rests on. Of an election, and
+// where members leave: the leader that is there must still be in the same life, or
+// the ISR would be handed to nobody (EL-4). Of a proposal: the leader that made it,
+// and a member that joins (S-64). Of an unclean election also the members that it
+// passes over: they must not have come back.
 func (m *metadata) lives(pw *partWrite) (guards []coordination.Guard) {
-	s := &pw.part.state
+	s, next := &pw.part.state, &pw.state
+	if pw.proposal == nil && next.Leader != protocol.NoLeader && (next.LeaderEpoch != s.LeaderEpoch || len(next.ISR) < len(s.ISR)) {
+		guards = append(guards, coordination.Guard{Key: brokerIDKey(next.Leader), Revision: next.LeaderBrokerEpoch})
+	}
 	if pw.unclean {
-		guards = append(guards, coordination.Guard{Key: brokerIDKey(pw.state.Leader), Revision: pw.state.LeaderBrokerEpoch})
 		for _, id := range s.ISR {
-			if id != pw.state.Leader {
-				guards = append(guards, coordination.Guard{Key: brokerIDKey(id), Revision: m.brokers[id].life()})
+			if id != next.Leader {
+				guards = append(guards, m.brokers[id].asItIs(id))
 			}
 		}
 	}
@@ -144,11 +148,16 @@ func (m *metadata) lookAgain(w *metaWrite) {
 		m.countBrokers(w)
 		return
 	}
-	keys := []string{controllerEpochKey}
-	for _, op := range w.txn.Ops {
-		keys = append(keys, op.Key)
+	r := metaReread{token: w.token, keys: []string{controllerEpochKey}}
+	if w.topic != nil && len(w.parts) > 0 {
+		r.prefix = partitionsPrefix(w.topic.topic.Name) // in one call what may be thousands of keys
 	}
-	m.eff.rereads = append(m.eff.rereads, metaReread{token: w.token, keys: keys})
+	for _, op := range w.txn.Ops {
+		if r.prefix == "" || !strings.HasPrefix(op.Key, r.prefix) {
+			r.keys = append(r.keys, op.Key)
+		}
+	}
+	m.eff.rereads = append(m.eff.rereads, r)
 }
 
 func (m *metadata) retryWrites(now time.Duration) {
@@ -221,9 +230,8 @@ func (m *metadata) onReread(now time.Duration, token uint64, kvs map[string]coor
 
 // overtaken reports whether a key of the write has moved past its guard.
 func overtaken(w *metaWrite, kvs map[string]coordination.KV) bool {
-	for _, g := range w.txn.Guards {
-		written := slices.ContainsFunc(w.txn.Ops, func(op coordination.Op) bool { return op.Key == g.Key })
-		if written && kvs[g.Key].Revision != g.Revision {
+	for i, op := range w.txn.Ops {
+		if kvs[op.Key].Revision != w.txn.Guards[i].Revision {
 			return true
 		}
 	}
@@ -248,6 +256,7 @@ func writtenAs(w *metaWrite, kvs map[string]coordination.KV) (revision int64, ok
 // applied installs what a write recorded; only now may anybody act on it.
 func (m *metadata) applied(w *metaWrite, revision int64) {
 	delete(m.writes, w.token)
+	m.toSweep, m.toClear = true, true
 	for i := range w.parts {
 		pw := &w.parts[i]
 		m.electionWritten(pw)
@@ -280,7 +289,7 @@ func (m *metadata) install(p *partEntry, s protocol.PartitionState, revision int
 	if s.LeaderEpoch != p.state.LeaderEpoch {
 		p.accepted, p.forced = noEpoch, false
 	}
-	p.state, p.revision, p.writing = s, revision, false
+	p.state, p.revision, p.writing, p.alone = s, revision, false, false
 	m.markChanged(p)
 	m.markDirty(p)
 	m.answerCreated(p.topic)
@@ -296,6 +305,7 @@ func (m *metadata) markChanged(p *partEntry) {
 // conflicted takes what the store has instead, and has everything judged anew.
 func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]coordination.KV) {
 	delete(m.writes, w.token)
+	m.toSweep, m.toClear = true, true
 	for i := range w.parts {
 		pw := &w.parts[i]
 		p := pw.part
@@ -310,12 +320,12 @@ func (m *metadata) conflicted(now time.Duration, w *metaWrite, kvs map[string]co
 		} else if w.topic == nil {
 			// It is a registration that has changed, and it will show. Until then the same
 			// judgement would lead to the same write.
-			p.retryAt = now + rereadAfter
+			p.retryAt, p.alone = now+rereadAfter, true
 		}
 		m.markDirty(p)
 	}
 	if w.clear != nil {
-		w.clear.clearing = false
+		w.clear.newerLast(kvs[brokerLastKey(w.clear.id)])
 	}
 	switch {
 	case w.topic != nil:

@@ -67,10 +67,12 @@ type replicaState struct {
 	readers          []parkedRead
 
 	// As follower.
-	agreed   bool // the first answer of this epoch that did not diverge has come (D9)
-	fetching bool // a fetch is under way
-	toldHW   int64
-	reported int64 // stored end last told to the leader in this session; -1: none
+	agreed    bool  // the first answer of this epoch that did not diverge has come (D9)
+	agreedIn  int32 // the last epoch in which one came, or this replica led, since the open; noEpoch: none
+	throttled bool  // waits in the shard until the store has caught up
+	fetching  bool  // a fetch is under way
+	toldHW    int64
+	reported  int64 // stored end last told to the leader in this session; -1: none
 
 	lookupAt  time.Duration // when the state key was last asked for, and nothing newer came; 0: it is not
 	refetchAt time.Duration // when to ask again after an unusable answer; 0: never
@@ -109,7 +111,7 @@ var errNoEpochs = errors.New("tidemark: log has records but no leader epochs")
 func newReplica(e *env, id protocol.PartitionID, s storage.State) *replicaState {
 	r := &replicaState{
 		env: e, id: id, start: s.Start, end: s.End, stored: s.End, hw: min(max(s.HW, s.Start), s.End),
-		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1, failedIn: noEpoch,
+		led: s.Led, epochs: epochHistory{entries: slices.Clone(s.Epochs)}, toldHW: -1, reported: -1, failedIn: noEpoch, agreedIn: noEpoch,
 	}
 	switch {
 	case s.Damaged != nil:
@@ -161,7 +163,7 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 	}
 	newEpoch := !r.known || s.LeaderEpoch > r.state.LeaderEpoch
 	newer := !r.known || s.PartitionEpoch > r.state.PartitionEpoch
-	if r.known && s.UncleanEpoch > r.state.UncleanEpoch {
+	if r.known && s.UncleanEpoch > r.state.UncleanEpoch && !chosenAsItIs(&r.state, s.Leader, s.LeaderBrokerEpoch) {
 		r.note(note{kind: noteUnclean, epoch: s.UncleanEpoch, leader: s.Leader})
 	}
 	r.state, r.known = *s, true
@@ -233,7 +235,7 @@ func (r *replicaState) lead(now time.Duration) {
 		r.reply(false, 0, protocol.StorageFailed)
 		return
 	}
-	r.role = roleLeader
+	r.role, r.agreedIn = roleLeader, epoch
 	r.epochStart, r.leadSince, r.led, r.ledStored = r.end, now, epoch, false
 	r.epochs.assign(epoch, r.end)
 	r.epochsChanged = false

@@ -127,3 +127,37 @@ func TestOnlyAnUncleanElectionCutsWhatWasCommitted(t *testing.T) {
 		require.Contains(t, eff.notes, note{id: g.id, kind: noteLost, epoch: 5, from: 3, to: 1})
 	}
 }
+
+// Once the log has agreed with a leader elected since, the licence is used up.
+func TestLicenceToCutEndsWithTheFirstAgreement(t *testing.T) {
+	g := newRig(t, 0, 3, 1, 1, 1)
+	g.state.UncleanEpoch = 2
+	g.leader(2, 5)
+	g.answer(protocol.FetchAnswer{HW: 3})
+	g.leader(2, 6)
+	g.answer(protocol.FetchAnswer{Code: protocol.Diverging, Agreed: protocol.EpochEnd{Epoch: 1, End: 1}})
+	require.Equal(t, roleFailed, g.r.role)
+	require.ErrorIs(t, g.r.fault, errCutsCommitted)
+}
+
+// EL-2: an unclean election is told once. That its winner begins another epoch is no
+// election.
+func TestUncleanElectionIsToldOnce(t *testing.T) {
+	g := newRig(t, 0, 3, 1, 1, 1)
+	unclean := func(eff *effects) (n int) {
+		for _, x := range eff.notes {
+			if x.kind == noteUnclean {
+				n++
+			}
+		}
+		return n
+	}
+	g.leader(3, 4)
+	require.Zero(t, unclean(&g.eff))
+	g.state.UncleanEpoch = 5
+	require.Equal(t, 1, unclean(g.leader(2, 5)))
+	g.state.UncleanEpoch = 6
+	require.Zero(t, unclean(g.leader(2, 6)))
+	g.state.UncleanEpoch = 7
+	require.Equal(t, 1, unclean(g.leader(3, 7)))
+}

@@ -16,14 +16,14 @@ type shard struct {
 	env      env
 	replicas map[protocol.PartitionID]*replicaState
 	topics   map[protocol.UUID]protocol.Topic
-	sorted   []*replicaState // of ordered; stale when it is shorter than replicas, emptied when one goes
+	ofTopic  map[protocol.UUID]map[int32]*replicaState // the replicas of each, by partition
+	sorted   []*replicaState                           // of ordered; stale when it is shorter than replicas, emptied when one goes
 	touched  []*replicaState
 	wakes    wakeQueue
 	starved  map[int32][]*replicaState // parked fetches that wait for link credit
 	cache    cacheQueue
 
-	strangers int                   // replicas that only messages have named so far
-	deleting  map[protocol.UUID]int // deleted topics, and how many replicas are not gone yet
+	strangers int // replicas that only messages have named so far
 	tombs     tombs
 
 	lagging   []*replicaState // led partitions with a member that misses something
@@ -38,7 +38,7 @@ func newShard(cfg coreConfig, self int32) *shard {
 	s := &shard{
 		replicas: make(map[protocol.PartitionID]*replicaState),
 		topics:   make(map[protocol.UUID]protocol.Topic),
-		deleting: make(map[protocol.UUID]int),
+		ofTopic:  make(map[protocol.UUID]map[int32]*replicaState),
 		starved:  make(map[int32][]*replicaState),
 	}
 	s.env = env{
@@ -57,6 +57,10 @@ func (s *shard) add(id protocol.PartitionID, state storage.State) *replicaState 
 	r := newReplica(&s.env, id, state)
 	r.topic = s.topics[id.Topic].Config
 	s.replicas[id] = r
+	if s.ofTopic[id.Topic] == nil {
+		s.ofTopic[id.Topic] = make(map[int32]*replicaState)
+	}
+	s.ofTopic[id.Topic][id.Partition] = r
 	return r
 }
 
@@ -208,6 +212,7 @@ func (s *shard) onStoreLoad(age time.Duration, full bool) {
 		return
 	}
 	for _, r := range s.throttled {
+		r.throttled = false
 		r.touch()
 	}
 	clear(s.throttled)
@@ -406,9 +411,10 @@ func (s *shard) feedStarved(peer int32) {
 // cacheQueue remembers in which order batches came into memory, over all
 // replicas of the shard, so that the oldest leave first.
 type cacheQueue struct {
-	order []*replicaState
-	head  int
-	bytes int64
+	order   []*replicaState
+	head    int
+	bytes   int64
+	sieveAt int // how long order may become before those that have nothing in memory are taken out
 }
 
 func (s *shard) cached(r *replicaState, size int64) {
@@ -421,15 +427,23 @@ func (s *shard) uncached(size int64) { s.cache.bytes -= size }
 // trimCache drops the oldest batches in memory that are stored, until the rest fits.
 func (s *shard) trimCache() {
 	q := &s.cache
-	for q.bytes > s.env.cfg.CacheBytes && q.head < len(q.order) {
-		r := q.order[q.head]
-		size, ok := r.tail.evict(r.stored)
-		if !ok && len(r.tail.live()) > 0 {
-			break // not stored yet: it will be, and then leave
+	for q.head < len(q.order) {
+		if r := q.order[q.head]; len(r.tail.live()) > 0 {
+			if q.bytes <= s.env.cfg.CacheBytes {
+				break
+			}
+			size, ok := r.tail.evict(r.stored)
+			if !ok {
+				break // not stored yet: it will be, and then leave
+			}
+			q.bytes -= size
 		}
-		q.bytes -= size
 		q.order[q.head] = nil
 		q.head++
+	}
+	if n := len(q.order) - q.head; n > max(q.sieveAt, 4096) {
+		q.order = slices.DeleteFunc(q.order[q.head:], func(r *replicaState) bool { return len(r.tail.live()) == 0 })
+		q.head, q.sieveAt = 0, 2*len(q.order)
 	}
 	if q.head > 1024 && q.head*2 > len(q.order) {
 		q.order = append(q.order[:0:0], q.order[q.head:]...)

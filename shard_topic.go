@@ -1,6 +1,9 @@
 package tidemark
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/storage"
 )
@@ -8,14 +11,12 @@ import (
 // onTopic takes the configuration of a topic, new or altered. It comes before the
 // first state of the topic's partitions.
 func (s *shard) onTopic(t protocol.Topic) {
-	if known, ok := s.topics[t.ID]; (ok && known.Version > t.Version) || s.tombs.hold(t.ID) {
+	if known, ok := s.topics[t.ID]; (ok && known.Version >= t.Version) || s.tombs.hold(t.ID) {
 		return
 	}
 	s.topics[t.ID] = t
-	for _, r := range s.replicas {
-		if r.id.Topic == t.ID {
-			r.topic = t.Config
-		}
+	for _, r := range s.ofTopic[t.ID] {
+		r.topic = t.Config
 	}
 }
 
@@ -25,18 +26,14 @@ func (s *shard) onTopic(t protocol.Topic) {
 func (s *shard) onDeleted(topic protocol.UUID) {
 	delete(s.topics, topic)
 	s.tombs.add(topic)
-	left := 0
-	for _, r := range s.ordered() {
-		if r.id.Topic == topic {
-			r.delete()
-			left++
-		}
-	}
-	if left == 0 {
+	left := s.ofTopic[topic]
+	if len(left) == 0 {
 		s.env.eff.cleared = append(s.env.eff.cleared, topic)
 		return
 	}
-	s.deleting[topic] = left
+	for _, n := range slices.Sorted(maps.Keys(left)) {
+		left[n].delete()
+	}
 }
 
 // gone forgets a replica whose log the store has deleted.
@@ -45,8 +42,8 @@ func (s *shard) gone(r *replicaState) {
 	s.sorted = nil
 	r.wake = 0
 	topic := r.id.Topic
-	if s.deleting[topic]--; s.deleting[topic] == 0 {
-		delete(s.deleting, topic)
+	if delete(s.ofTopic[topic], r.id.Partition); len(s.ofTopic[topic]) == 0 {
+		delete(s.ofTopic, topic)
 		s.env.eff.cleared = append(s.env.eff.cleared, topic)
 	}
 }

@@ -127,3 +127,42 @@ func TestTopicLimits(t *testing.T) {
 	require.NotContains(t, endedIn(&g.eff), taken)
 	require.Equal(t, rigConfig().MaxUncommittedBytes, g.r.maxUncommitted())
 }
+
+// What a deleted topic had in memory leaves nothing behind.
+func TestCacheForgetsDeletedTopics(t *testing.T) {
+	g := newRig(t, 0, 0)
+	g.lead(1, 1)
+	g.append(AcksLeader, 1) // stays in memory, at the head of the queue
+	g.stored()
+	for n := range 20_000 {
+		id := protocol.PartitionID{Topic: protocol.UUID{9, byte(n), byte(n >> 8), byte(n >> 16)}}
+		g.turn(func() {
+			s := g.state.Clone()
+			s.Leader, s.LeaderBrokerEpoch, s.LeaderEpoch, s.ISR = rigSelf, life(rigSelf), 1, []int32{rigSelf}
+			g.s.onState(g.now, id, &s)
+		})
+		g.turn(func() {
+			g.s.onPayload(g.now, rigSelf, life(rigSelf), &protocol.Payload{Appends: []protocol.Append{
+				{ID: id, Request: 1, Acks: AcksLeader, LeaderEpoch: -1, Batch: batchOf(t, 1, "v")}}})
+		})
+		g.turn(func() { g.s.onDeleted(id.Topic) })
+		g.stored()
+	}
+	require.Len(t, g.s.replicas, 1)
+	require.Len(t, g.s.ofTopic, 1)
+	require.Less(t, len(g.s.cache.order), 10_000)
+}
+
+// A follower that waits for the store is remembered once.
+func TestThrottledOnce(t *testing.T) {
+	g := newRig(t, 0, 0)
+	g.turn(func() { g.s.onStoreLoad(0, true) })
+	g.leader(2, 3)
+	for range 3 {
+		g.turn(func() { g.r.touch() })
+	}
+	require.Len(t, g.s.throttled, 1)
+	require.NotNil(t, sentFetch(t, g.turn(func() { g.s.onStoreLoad(0, false) }), 2))
+	g.turn(func() { g.s.onStoreLoad(0, true) })
+	require.Empty(t, g.s.throttled)
+}

@@ -195,11 +195,12 @@ type Member struct {
 
 // Proposal asks the Controller for another ISR.
 type Proposal struct {
-	ID             PartitionID
-	LeaderEpoch    int32
-	PartitionEpoch int32
-	Attempt        uint64 // rises with every proposal of this leader; a copy has the same
-	ISR            []Member
+	ID              PartitionID
+	ControllerEpoch int32 // whom it is for: another Controller does not look at it
+	LeaderEpoch     int32
+	PartitionEpoch  int32
+	Attempt         uint64 // rises with every proposal of this leader; a copy has the same
+	ISR             []Member
 }
 
 // Verdict answers a Proposal.

@@ -270,6 +270,7 @@ func (c *checker) batches(all [][]byte, leaderEpoch int32) (first, last record.I
 
 func (p *Proposal) check(c *checker) {
 	c.partition(p.ID)
+	c.epoch(p.ControllerEpoch, "ControllerEpoch")
 	c.epoch(p.LeaderEpoch, "LeaderEpoch")
 	c.epoch(p.PartitionEpoch, "PartitionEpoch")
 	c.that(len(p.ISR) > 0 && len(p.ISR) <= MaxReplicas, "ISR", "number of members out of range")

@@ -106,7 +106,7 @@ func (p *Payload) wire(c *coder) {
 	for i := range section(c, 8, &p.ReadAnswers, 42) {
 		p.ReadAnswers[i].wire(c)
 	}
-	for i := range section(c, 9, &p.Proposals, 40) {
+	for i := range section(c, 9, &p.Proposals, 44) {
 		p.Proposals[i].wire(c)
 	}
 	for i := range section(c, 10, &p.Verdicts, 42) {
@@ -215,6 +215,7 @@ func (a *ReadAnswer) wire(c *coder) {
 
 func (p *Proposal) wire(c *coder) {
 	c.partition(&p.ID)
+	c.int32(&p.ControllerEpoch)
 	c.int32(&p.LeaderEpoch)
 	c.int32(&p.PartitionEpoch)
 	c.uint64(&p.Attempt)

@@ -121,7 +121,7 @@ func payload() protocol.Payload {
 		Reads: []protocol.Read{{Request: 3, ID: partition, Kind: protocol.ReadEnds, From: 77, MaxBytes: 1 << 20, MaxWaitMs: 500}},
 		ReadAnswers: []protocol.ReadAnswer{{Request: 3, Batches: run, HW: 108, LogStart: 1, LogEnd: 109, LeaderEpoch: 5},
 			{Request: 4, Code: protocol.NotLeader, State: state()}},
-		Proposals: []protocol.Proposal{{ID: partition, LeaderEpoch: 5, PartitionEpoch: 9, Attempt: 6, ISR: []protocol.Member{{ID: 1, Epoch: 44}, {ID: 3, Epoch: -1}}}},
+		Proposals: []protocol.Proposal{{ID: partition, ControllerEpoch: 3, LeaderEpoch: 5, PartitionEpoch: 9, Attempt: 6, ISR: []protocol.Member{{ID: 1, Epoch: 44}, {ID: 3, Epoch: -1}}}},
 		Verdicts: []protocol.Verdict{{ID: partition, ControllerEpoch: 2, LeaderEpoch: 5, PartitionEpoch: 9, Attempt: 6,
 			Code: protocol.Ineligible, State: state()}},
 		Updates: []protocol.Update{{ControllerEpoch: 2, Seq: 1, Full: true, More: true, StoreOK: true, Topics: []protocol.Topic{*topic()},
