@@ -64,8 +64,9 @@ type Broker struct {
 	unfit          atomic.Pointer[error]
 	draining       atomic.Bool  // takes no more calls from clients
 	cutOff         atomic.Bool  // Close ended something that was under way
-	storeState     atomic.Int32 // a StoreState, as last told
-	observer       *observing   // nil: nobody is told
+	storeState     atomic.Int32 // a StoreState, as last told; written under storeTold
+	storeTold      sync.Mutex
+	observer       *observing // nil: nobody is told
 
 	mu         sync.Mutex
 	clusterID  protocol.UUID
@@ -79,8 +80,17 @@ type Broker struct {
 // then joins the cluster in the background: it does not fail, and does not wait,
 // while the coordination store or the other brokers are away. See Ready.
 //
-// The context bounds Open alone; the broker lives until Close or Shutdown.
+// The context bounds Open alone; the broker lives until Close or Shutdown. When Open
+// fails it has closed the Transport; Store and Coordination stay the host's.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
+	b, err := open(ctx, cfg)
+	if err != nil && cfg.Transport != nil {
+		err = errors.Join(err, cfg.Transport.Close())
+	}
+	return b, err
+}
+
+func open(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -416,14 +426,16 @@ func (b *Broker) checkStore() {
 
 // storeIs tells of a change of the store's state. One that failed stays so.
 func (b *Broker) storeIs(state StoreState, age time.Duration, err error) {
-	for {
-		was := StoreState(b.storeState.Load())
-		if was == state || was == StoreFailed {
-			return
-		}
-		if b.storeState.CompareAndSwap(int32(was), int32(state)) {
-			break
-		}
+	b.storeTold.Lock() // so that events come in the order of the changes
+	was := StoreState(b.storeState.Load())
+	changed := was != state && was != StoreFailed
+	if changed {
+		b.storeState.Store(int32(state))
+		b.observer.store(StoreEvent{State: state, Age: age, Err: err})
+	}
+	b.storeTold.Unlock()
+	if !changed {
+		return
 	}
 	switch state {
 	case StoreStalled:
@@ -431,7 +443,6 @@ func (b *Broker) storeIs(state StoreState, age time.Duration, err error) {
 	case StoreOK:
 		b.log.Info("store goes on", "broker", b.cfg.ID)
 	}
-	b.observer.store(StoreEvent{State: state, Age: age, Err: err})
 }
 
 // becomeUnfit ends every role for the rest of this open: a store that failed or

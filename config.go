@@ -27,7 +27,8 @@ type Config struct {
 	Store storage.Store
 	// Coordination holds the cluster's metadata. Required. The host closes it after the Broker.
 	Coordination coordination.Store
-	// Transport carries messages between brokers. The Broker starts and closes it.
+	// Transport carries messages between brokers. The Broker starts and closes it, also
+	// when it cannot be opened.
 	// nil is right for a cluster of one broker, whose topics have replication factor 1.
 	Transport transport.Transport
 

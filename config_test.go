@@ -110,6 +110,7 @@ var errBusyAddress = errors.New("address is in use")
 
 func (busyTransport) MaxMessageBytes() int          { return 4 << 20 }
 func (busyTransport) Start(transport.Handler) error { return errBusyAddress }
+func (busyTransport) Close() error                  { return nil }
 
 func TestOpenFailsWithItsTransport(t *testing.T) {
 	c := goodConfig(t)

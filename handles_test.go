@@ -13,9 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tidemark-log/tidemark/coordination"
+	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/record"
 	"github.com/tidemark-log/tidemark/storage"
+	"github.com/tidemark-log/tidemark/storage/memstore"
+	"github.com/tidemark-log/tidemark/transport"
 )
 
 func at(second int) time.Time { return time.UnixMilli(int64(second) * 1000) }
@@ -600,5 +603,69 @@ func TestDuplicateBrokerReadsWell(t *testing.T) {
 			require.ErrorIs(t, err, ErrDuplicateBroker)
 			require.EqualError(t, err, want)
 		})
+	}
+}
+
+// What a Fetch returns is bounded also where it was compressed: it ends with the
+// batch that reaches MaxBytes, and the next one goes on behind it.
+func TestFetchBoundsWhatItUnpacks(t *testing.T) {
+	inSolo(t, func(t *testing.T, s *solo) {
+		p := s.topic("t", TopicConfig{})
+		const batches, each = 6, 4
+		for range batches {
+			recs := make([]Record, each)
+			for i := range recs {
+				recs[i].Value = make([]byte, 100_000)
+			}
+			_, err := p.AppendWith(t.Context(), AppendOptions{Compression: Zstd}, recs...)
+			require.NoError(t, err)
+		}
+		fetches := 0
+		for next := int64(0); next < batches*each; fetches++ {
+			got, err := p.Fetch(t.Context(), next, FetchOptions{MaxBytes: 500_000})
+			require.NoError(t, err)
+			require.NotEmpty(t, got.Records)
+			require.LessOrEqual(t, len(got.Records), 2*each)
+			require.Equal(t, next, got.Records[0].Offset)
+			next += int64(len(got.Records))
+		}
+		require.Equal(t, batches/2, fetches)
+	})
+}
+
+// closing is a Transport that says when it was closed.
+type closing struct {
+	transport.Transport
+	start  error
+	closed int
+}
+
+func (c *closing) Start(h transport.Handler) error { return c.start }
+func (c *closing) MaxMessageBytes() int            { return 1 << 20 }
+func (c *closing) Close() error                    { c.closed++; return nil }
+
+// Whatever it is that keeps a broker from being opened, its Transport is closed.
+func TestOpenThatFailsClosesTheTransport(t *testing.T) {
+	store, err := memstore.NewDisk().Open()
+	require.NoError(t, err)
+	defer store.Close()
+	coord := memory.New(memory.Options{}).Connect()
+	defer coord.Close()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, open := range map[string]func(tr transport.Transport) error{
+		"configuration": func(tr transport.Transport) error { _, err := Open(t.Context(), Config{Transport: tr}); return err },
+		"context": func(tr transport.Transport) error {
+			_, err := Open(canceled, Config{Store: store, Coordination: coord, Transport: tr})
+			return err
+		},
+		"transport": func(tr transport.Transport) error {
+			_, err := Open(t.Context(), Config{Store: store, Coordination: coord, Transport: tr})
+			return err
+		},
+	} {
+		tr := &closing{start: errors.New("no port")}
+		require.Error(t, open(tr), name)
+		require.Equal(t, 1, tr.closed, name)
 	}
 }

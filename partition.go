@@ -38,7 +38,7 @@ const (
 type Compression = record.Compression
 
 const (
-	NoCompression = record.None
+	NoCompression = record.NoCompression
 	Gzip          = record.Gzip   // small and slow
 	Snappy        = record.Snappy // as Kafka's Java client frames it
 	LZ4           = record.LZ4    // fast
@@ -59,6 +59,9 @@ type Result struct {
 	Base, Last  int64 // offsets of the first and the last record; -1 with AcksNone, or when not known
 	LeaderEpoch int32 // the epoch under which they were stored
 }
+
+// noResult is the Result of an append that has none, or whose is not known.
+var noResult = Result{Base: -1, Last: -1}
 
 // Partition is an ordered, append-only log: the handle that an application holds.
 // It works from any broker, follows the leader, and retries what is safe to retry
@@ -92,31 +95,31 @@ func (p *Partition) Append(ctx context.Context, recs ...Record) (Result, error) 
 // are in sync again, should they fail just then: give ctx a deadline.
 func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Record) (Result, error) {
 	if o.Acks < AcksAll || o.Acks > AcksNone {
-		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
+		return noResult, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
 	}
 	b, t, err := p.client.topicOf(ctx, p.topic, 0)
 	if err != nil {
-		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
+		return noResult, p.appendError(NotAppended, err)
 	}
 	batch, err := encodeBatch(&b.cfg, &t.Config, o.Compression, recs)
 	if err != nil {
-		return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
+		return noResult, p.appendError(NotAppended, err)
 	}
 	why := error(nil)
 	for attempt := 0; ; attempt++ {
 		r, err := p.client.locate(ctx, p.topic, p.n, t.ID, attempt)
 		if err != nil {
-			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, err)
+			return noResult, p.appendError(NotAppended, err)
 		}
 		if ctx.Err() != nil {
-			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, ctxError(ctx, why))
+			return noResult, p.appendError(NotAppended, ctxError(ctx, why))
 		}
 		answered := make(chan protocol.AppendAnswer, 1)
 		var hint *protocol.PartitionState
 		if r.append(protocol.Append{LeaderEpoch: -1, Acks: o.Acks, Batch: batch}, nil, func(a protocol.AppendAnswer) { answered <- a }) {
 			select {
 			case <-ctx.Done():
-				return Result{Base: -1, Last: -1}, p.appendError(Unknown, ctxError(ctx, why))
+				return noResult, p.appendError(Unknown, ctxError(ctx, why))
 			case a := <-answered:
 				if a.Code == protocol.OK {
 					return Result{a.Base, a.Last, a.LeaderEpoch}, nil
@@ -134,7 +137,7 @@ func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Rec
 			}
 		}
 		if err := r.again(ctx, hint); err != nil {
-			return Result{Base: -1, Last: -1}, p.appendError(NotAppended, ctxError(ctx, why))
+			return noResult, p.appendError(NotAppended, ctxError(ctx, why))
 		}
 	}
 }
@@ -214,7 +217,7 @@ func (p *Partition) Offsets(ctx context.Context) (Offsets, error) {
 
 // FetchOptions bounds one Fetch.
 type FetchOptions struct {
-	MaxBytes int           // about how much to return; at least one batch. Default 1 MiB
+	MaxBytes int           // about how much to return; at least one batch, which may unpack to 64 MiB. Default 1 MiB
 	MaxWait  time.Duration // how long to wait for the first record. Default 0: return what is there
 }
 
@@ -247,27 +250,35 @@ func (p *Partition) Fetch(ctx context.Context, offset int64, o FetchOptions) (Fe
 		}
 	}
 	f := Fetched{HighWatermark: a.HW, LogStart: a.LogStart, LeaderEpoch: a.LeaderEpoch}
-	for rec, err := range recordsOf(a.Batches, offset) {
-		if err != nil {
-			return f, err
+	size := 0
+	for _, b := range a.Batches {
+		if size >= o.MaxBytes {
+			break // compressed batches are more than they were on their way
 		}
-		f.Records = append(f.Records, rec)
+		for rec, err := range recordsOf(b, offset) {
+			if err != nil {
+				return f, err
+			}
+			f.Records = append(f.Records, rec)
+			size += recordBytes(&rec)
+		}
 	}
 	return f, nil
 }
 
-// recordsOf decodes batches into records at or above from. The bytes are copied
-// first: what a reader gets is never aliased with the log's memory.
-func recordsOf(batches [][]byte, from int64) iter.Seq2[Record, error] {
+// recordsOf decodes a batch into records at or above from. What a reader gets is
+// never aliased with the log's memory: bytes that are not unpacked are copied.
+func recordsOf(batch []byte, from int64) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		for _, b := range batches {
-			for rec, err := range record.All(bytes.Clone(b)) {
-				if err == nil && rec.Offset < from {
-					continue
-				}
-				if !yield(rec, err) {
-					return
-				}
+		if info, err := record.Peek(batch); err == nil && info.Compression == record.NoCompression {
+			batch = bytes.Clone(batch)
+		}
+		for rec, err := range record.All(batch) {
+			if err == nil && rec.Offset < from {
+				continue
+			}
+			if !yield(rec, err) {
+				return
 			}
 		}
 	}

@@ -97,7 +97,7 @@ func (c *cursor) records(batch []byte) iter.Seq2[Record, error] {
 				return
 			}
 		}
-		for rec, err := range recordsOf([][]byte{batch}, c.next) {
+		for rec, err := range recordsOf(batch, c.next) {
 			if err != nil {
 				yield(rec, err)
 				return
@@ -146,6 +146,9 @@ func (p *Partition) Find(ctx context.Context, at Position) (int64, error) {
 	for err == nil && c.seeking && c.next < ends.HW {
 		var batches [][]byte
 		batches, err = c.read(ctx, readWaitMs)
+		if err == nil && len(batches) == 0 {
+			break // the log has become shorter than it was (EL-2)
+		}
 		for _, b := range batches {
 			for rec, err := range c.records(b) {
 				return rec.Offset, err

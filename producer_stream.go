@@ -213,7 +213,7 @@ func (s *stream) endBatch(b *sentBatch) []ended {
 	case a.Code == protocol.OK:
 		return s.acked(b)
 	case b.refused() && s.stopped():
-		return s.failed(b.records, Result{}, NotAppended, ErrResume)
+		return s.failed(b.records, noResult, NotAppended, ErrResume)
 	}
 	s.nextGeneration(b)
 	if b.unknown() {
@@ -316,7 +316,7 @@ func (s *stream) failed(records []*queuedRecord, res Result, o Outcome, err erro
 
 // refuseQueue ends what was not sent.
 func (s *stream) refuseQueue(err error) []ended {
-	done := s.failed(s.queue, Result{}, NotAppended, err)
+	done := s.failed(s.queue, noResult, NotAppended, err)
 	s.queue, s.queued = nil, 0
 	return done
 }
@@ -324,7 +324,7 @@ func (s *stream) refuseQueue(err error) []ended {
 // abandon ends everything when the Producer is closed.
 func (s *stream) abandon() (done []ended) {
 	for _, b := range s.sent {
-		done = append(done, s.failed(b.records, Result{}, Unknown, ErrClosed)...)
+		done = append(done, s.failed(b.records, noResult, Unknown, ErrClosed)...)
 	}
 	s.sent = nil
 	return append(done, s.refuseQueue(ErrClosed)...)

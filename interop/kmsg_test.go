@@ -17,7 +17,7 @@ import (
 
 const lastMilli = 253402300799999 // of the year 9999
 
-var compressions = []record.Compression{record.None, record.Gzip, record.Snappy, record.LZ4, record.Zstd}
+var compressions = []record.Compression{record.NoCompression, record.Gzip, record.Snappy, record.LZ4, record.Zstd}
 
 // field draws nil, empty, repetitive and random bytes.
 func field() *rapid.Generator[[]byte] {
@@ -113,7 +113,7 @@ func TestEncodeEqualsKmsg(t *testing.T) {
 		recs := rapid.SliceOfN(recordGen(), 1, 20).Draw(t, "records")
 		ours, err := record.Encode(nil, recs, time.Time{})
 		require.NoError(t, err)
-		theirs := kmsgBatch(recs, record.None, appendKmsg(toKmsg(recs)))
+		theirs := kmsgBatch(recs, record.NoCompression, appendKmsg(toKmsg(recs)))
 		require.Equal(t, theirs, ours)
 	})
 }
@@ -139,7 +139,7 @@ func TestKmsgReadsOurs(t *testing.T) {
 				info, err := record.Check(ours)
 				require.NoError(t, err)
 				require.Equal(t, headerOf(v), info)
-				if info.Compression != record.None {
+				if info.Compression != record.NoCompression {
 					require.Equal(t, c, info.Compression)
 					packed++
 				}
@@ -147,7 +147,7 @@ func TestKmsgReadsOurs(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, toKmsg(recs), readKmsg(t, section, int(v.NumRecords)))
 			})
-			if c != record.None {
+			if c != record.NoCompression {
 				require.NotZero(t, packed)
 			}
 		})
@@ -202,7 +202,7 @@ type codec struct {
 }
 
 var codecs = map[string]codec{
-	"none":          {kgo.NoCompression(), record.None, false},
+	"none":          {kgo.NoCompression(), record.NoCompression, false},
 	"gzip":          {kgo.GzipCompression(), record.Gzip, false},
 	"gzip-9":        {kgo.GzipCompression().WithLevel(9), record.Gzip, false},
 	"gzip-stream":   {kgo.GzipCompression(), record.Gzip, true},

@@ -92,7 +92,8 @@ type Cluster struct {
 
 	mu     sync.Mutex // serialises Kill, Restart and Close
 	nodes  map[int32]*node
-	ended  bool        // everything is closed
+	ended  bool        // everything is closed,
+	err    error       // with this
 	closed atomic.Bool // or will be
 }
 
@@ -166,7 +167,7 @@ func (c *Cluster) start(ctx context.Context) error {
 // openNode opens one broker on its directory.
 func (c *Cluster) openNode(ctx context.Context, id int32, n *node) error {
 	share := c.o.MemoryBudget / int64(c.o.Brokers)
-	o := pebblestore.Options{CacheBytes: share / 16, MemtableBytes: min(64<<20, share/8), Logger: c.o.Logger}
+	o := pebblestore.Options{CacheBytes: share / 16, MemtableBytes: min(64<<20, share/8), Logger: c.o.Logger.With("broker", id)}
 	if n.mem != nil {
 		o.FS = n.mem
 	}
@@ -293,7 +294,7 @@ func (c *Cluster) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return nil
+		return c.err
 	}
 	c.ended = true
 	var g errgroup.Group
@@ -316,5 +317,6 @@ func (c *Cluster) Close() error {
 	if c.coord != nil {
 		errs[i] = c.coord.Close()
 	}
-	return errors.Join(errs...)
+	c.err = errors.Join(errs...)
+	return c.err
 }

@@ -85,9 +85,4 @@ func (p *Payload) Size() int {
 func (m *Message) Size() int { return messageSize + len(m.Fragment) + m.Payload.Size() }
 
 // Empty reports whether the payload holds nothing.
-func (p *Payload) Empty() bool {
-	return len(p.Fetches) == 0 && len(p.FetchAnswers) == 0 && len(p.Reports) == 0 && len(p.Watermarks) == 0 &&
-		len(p.Appends) == 0 && len(p.AppendAnswers) == 0 && len(p.Reads) == 0 && len(p.ReadAnswers) == 0 &&
-		len(p.Proposals) == 0 && len(p.Verdicts) == 0 && len(p.Updates) == 0 && len(p.UpdateAcks) == 0 &&
-		len(p.OrderReplies) == 0 && len(p.Removals) == 0 && len(p.Commands) == 0 && len(p.CommandAnswers) == 0
-}
+func (p *Payload) Empty() bool { return p.items() == 0 }

@@ -367,7 +367,6 @@ func (s *PartitionState) Valid() error {
 
 func (s *PartitionState) check(c *checker) {
 	c.that(s.Version == StateVersion, "Version", "unknown")
-	c.that(s.Version >= 0, "Version", "negative")
 	c.that(s.Leader >= 0 || s.Leader == NoLeader, "Leader", "negative")
 	c.epoch(s.LeaderEpoch, "LeaderEpoch")
 	c.epoch(s.ControllerEpoch, "ControllerEpoch")

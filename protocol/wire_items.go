@@ -241,7 +241,7 @@ func (u *Update) wire(c *coder) {
 	c.bool(&u.Full)
 	c.bool(&u.More)
 	c.bool(&u.StoreOK)
-	for i := range list(c, &u.Topics, 49) {
+	for i := range list(c, &u.Topics, 50) {
 		u.Topics[i].wire(c)
 	}
 	for i := range list(c, &u.States, 80) {

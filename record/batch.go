@@ -60,7 +60,7 @@ func Peek(b []byte) (Info, error) {
 	}
 	delta := int32(be.Uint32(h[atLastDelta:]))
 	room := int(length) + lengthBias - HeaderSize
-	if info.Compression != None {
+	if info.Compression != NoCompression {
 		room = MaxDecompressed
 	}
 	what := ""
@@ -116,7 +116,7 @@ func Check(b []byte) (Info, error) {
 		return Info{}, err
 	}
 	b = b[:info.Size]
-	if info.Compression == None {
+	if info.Compression == NoCompression {
 		err = checkRecords(b[HeaderSize:], info)
 	} else {
 		buf := getBuffer()

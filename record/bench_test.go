@@ -151,7 +151,7 @@ func text(n, size int) []record.Record {
 func BenchmarkCompressed(b *testing.B) {
 	recs, now := text(1000, 1000), time.UnixMilli(goldenTime)
 	size := int64(record.EncodedSize(recs, now))
-	for c := record.None; c <= record.Zstd; c++ {
+	for c := record.NoCompression; c <= record.Zstd; c++ {
 		batch, err := record.EncodeCompressed(nil, recs, now, c)
 		require.NoError(b, err)
 		b.Run("Encode/"+c.String(), func(b *testing.B) {

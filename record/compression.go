@@ -10,11 +10,11 @@ import (
 type Compression int8
 
 const (
-	None   Compression = iota
-	Gzip               // small and slow
-	Snappy             // in the framing of Kafka's Java client; read also without
-	LZ4                // fast
-	Zstd               // small, and faster than Gzip
+	NoCompression Compression = iota
+	Gzip                      // small and slow
+	Snappy                    // in the framing of Kafka's Java client; read also without
+	LZ4                       // fast
+	Zstd                      // small, and faster than Gzip
 )
 
 // MaxDecompressed is the most bytes that the records of one compressed batch may
@@ -23,7 +23,7 @@ const (
 // that asks for a window beyond it, as one of level 22 can.
 const MaxDecompressed = 64 << 20
 
-var compressionNames = [...]string{None: "none", Gzip: "gzip", Snappy: "snappy", LZ4: "lz4", Zstd: "zstd"}
+var compressionNames = [...]string{NoCompression: "none", Gzip: "gzip", Snappy: "snappy", LZ4: "lz4", Zstd: "zstd"}
 
 // String is the name that Kafka's configuration uses: none, gzip, snappy, lz4 or zstd.
 func (c Compression) String() string {
@@ -34,17 +34,7 @@ func (c Compression) String() string {
 }
 
 // Valid tells whether c is one of the constants.
-func (c Compression) Valid() bool { return c >= None && c <= Zstd }
-
-// ParseCompression is the reverse of String. Errors: ErrUnsupported.
-func ParseCompression(name string) (Compression, error) {
-	for c, n := range compressionNames {
-		if n == name {
-			return Compression(c), nil
-		}
-	}
-	return None, fmt.Errorf("%w: compression %q", ErrUnsupported, name)
-}
+func (c Compression) Valid() bool { return c >= NoCompression && c <= Zstd }
 
 // errTooLong: decompressing was given up at the limit.
 var errTooLong = errors.New("too long")

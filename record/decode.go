@@ -43,7 +43,7 @@ func All(batches []byte) iter.Seq2[Record, error] {
 
 // recordsOf is the part of a whole batch behind its header, decompressed.
 func recordsOf(b []byte, info Info) ([]byte, error) {
-	if info.Compression == None {
+	if info.Compression == NoCompression {
 		return b[HeaderSize:], nil
 	}
 	buf := getBuffer()

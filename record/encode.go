@@ -37,7 +37,7 @@ func Encode(dst []byte, recs []Record, now time.Time) ([]byte, error) {
 	out := slices.Grow(dst, int(m.size))
 	out = append(out, make([]byte, HeaderSize)...)
 	out = appendRecords(out, recs, m)
-	putHeader(out[start:], m, len(recs), None)
+	putHeader(out[start:], m, len(recs), NoCompression)
 	return out, nil
 }
 
@@ -53,7 +53,7 @@ func EncodeCompressed(dst []byte, recs []Record, now time.Time, c Compression) (
 	if !c.Valid() {
 		return dst, fmt.Errorf("%w: %v", ErrUnsupported, c)
 	}
-	if c == None {
+	if c == NoCompression {
 		return Encode(dst, recs, now)
 	}
 	m, err := measureSound(recs, now)
@@ -71,7 +71,7 @@ func EncodeCompressed(dst []byte, recs []Record, now time.Time, c Compression) (
 	packed.b, smaller = c.compress(packed.b[:0], plain.b)
 	records := packed.b
 	if !smaller {
-		records, c = plain.b, None
+		records, c = plain.b, NoCompression
 	}
 	start := len(dst)
 	out := slices.Grow(dst, HeaderSize+len(records))

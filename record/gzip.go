@@ -2,12 +2,16 @@ package record
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
 )
+
+// gzipRatio is how many bytes one compressed byte can stand for at most.
+const gzipRatio = 1032
 
 type gzipReader struct {
 	src bytes.Reader
@@ -37,6 +41,12 @@ func gzipDecompress(dst, src []byte) ([]byte, error) {
 	defer z.src.Reset(nil)
 	if err := z.r.Reset(&z.src); err != nil {
 		return dst, err
+	}
+	// The last four bytes say how much there is, modulo 2^32. No more is believed than
+	// the format can bring about.
+	if n := len(src); n >= 4 {
+		claim := int64(binary.LittleEndian.Uint32(src[n-4:]))
+		dst = slices.Grow(dst, int(min(claim, gzipRatio*int64(n), MaxDecompressed))+bytes.MinRead)
 	}
 	for len(dst) <= MaxDecompressed {
 		dst = slices.Grow(dst, bytes.MinRead)

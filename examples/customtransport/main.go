@@ -124,6 +124,9 @@ func missing(ctx context.Context, p *tidemark.Partition, acked map[int64]string)
 		return 0, err
 	}
 	lost := len(acked)
+	if ends.LogStart == ends.HighWatermark {
+		return lost, nil // nothing to read, and Records would wait for more
+	}
 	for rec, err := range p.Records(ctx, tidemark.Earliest()) {
 		if err != nil {
 			return lost, err

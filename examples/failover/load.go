@@ -74,6 +74,9 @@ func (l *load) checkPartition(ctx context.Context, n int, sum *summary) error {
 	if err != nil {
 		return err
 	}
+	if ends.LogStart == ends.HighWatermark {
+		return nil // nothing to read, and Records would wait for more
+	}
 	acked := l.acked(n)
 	seen := make(map[int64]bool)
 	latest := int64(-1)

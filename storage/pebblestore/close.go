@@ -54,7 +54,7 @@ func (s *Store) Released() <-chan struct{} { return s.released }
 func (s *Store) abandonment() error {
 	n := s.guard.Writing()
 	s.reported.Do(func() {
-		s.log.Error("store abandoned: the disk did not answer in time", "home", s.home, "writes inside the disk", n)
+		s.log.Error("store abandoned: the disk did not answer in time", "home", s.home, "writes", n)
 	})
 	return fmt.Errorf("%w (%d writes are inside the disk)", ErrAbandoned, n)
 }
