@@ -83,6 +83,7 @@ type Broker struct {
 // The context bounds Open alone; the broker lives until Close or Shutdown. When Open
 // fails it has closed the Transport; Store and Coordination stay the host's.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
+	ctx = given(ctx)
 	b, err := open(ctx, cfg)
 	if err != nil && cfg.Transport != nil {
 		err = errors.Join(err, cfg.Transport.Close())
@@ -474,6 +475,7 @@ func (b *Broker) unfitReason() error {
 // Ready returns nil once the broker is registered, is fit, and holds the whole
 // cluster image. It waits until then or until ctx ends, and then says what is missing.
 func (b *Broker) Ready(ctx context.Context) error {
+	ctx = given(ctx)
 	for {
 		_, _, whole, changed := b.view.topic("")
 		why := b.notReady(whole)

@@ -45,10 +45,21 @@ func NewClient(source func() []*Broker, o ClientOptions) *Client {
 	if o.DefaultReplicationFactor <= 0 {
 		o.DefaultReplicationFactor = 3
 	}
+	if source == nil {
+		source = func() []*Broker { return nil }
+	}
 	if o.Closed == nil {
 		o.Closed = func() bool { return false }
 	}
 	return &Client{source: source, closed: o.Closed, defaultRF: int32(min(o.DefaultReplicationFactor, protocol.MaxReplicas))}
+}
+
+// given is the context of a call: nil counts as one that never ends.
+func given(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
 }
 
 // Topic returns a handle of a topic, which need not exist yet. A call about a topic

@@ -128,14 +128,16 @@ func (c Config) Validate() error {
 // largestBatch is the size of the largest batch that an append may bring.
 func (c *Config) largestBatch() int { return max(c.MaxBatchBytes, c.MaxRecordBytes) + batchSlack }
 
-// aboveLimits says which limit of a topic is above the broker's and could not be
-// used up, or "".
-func (c *Config) aboveLimits(t *TopicConfig) string {
+// misfit says which limit of a topic does not go with the broker's, or "": above it,
+// it could not be used up.
+func (c *Config) misfit(t *TopicConfig) string {
 	switch {
 	case int(t.MaxRecordBytes) > c.MaxRecordBytes:
 		return fmt.Sprintf("max record bytes %d is above the brokers' %d (Config.MaxRecordBytes)", t.MaxRecordBytes, c.MaxRecordBytes)
 	case t.MaxUncommittedBytes > c.MaxUncommittedBytes:
 		return fmt.Sprintf("max uncommitted bytes %d is above the brokers' %d (Config.MaxUncommittedBytes)", t.MaxUncommittedBytes, c.MaxUncommittedBytes)
+	case t.MaxUncommittedBytes > 0 && int(t.MaxUncommittedBytes) < recordLimit(c, t):
+		return fmt.Sprintf("max uncommitted bytes %d is below max record bytes %d: the largest record would never fit", t.MaxUncommittedBytes, recordLimit(c, t))
 	}
 	return ""
 }

@@ -455,6 +455,13 @@ func (c *controlLoop) onUpdate(from int32, u *protocol.Update) {
 	}
 	c.showController() // first: what follows is answered to it
 	c.b.view.apply(c.member, u, completed)
+	if completed {
+		topics := make(map[protocol.UUID]bool, len(c.member.topics))
+		for id := range c.member.topics {
+			topics[id] = true
+		}
+		c.b.eachLoop(loopEvent{step: func(_ time.Duration, s *shard) { s.onImage(topics) }})
+	}
 	for _, id := range u.Deleted {
 		c.clearing[id] = make(map[int]bool)
 	}

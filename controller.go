@@ -21,6 +21,7 @@ type Controller struct {
 // ErrInvalidTopic; ErrUnknownTopic means that it was deleted again before that. When the context ends first, the topic may or may not exist,
 // now or later: EnsureTopic finds out.
 func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConfig) error {
+	ctx = given(ctx)
 	_, err := c.create(ctx, name, cfg)
 	return err
 }
@@ -31,6 +32,7 @@ func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConf
 // A topic that differs in a field that is set, or in Background, gives a
 // *TopicMismatchError, which wraps ErrTopicMismatch.
 func (c *Controller) EnsureTopic(ctx context.Context, name string, cfg TopicConfig) error {
+	ctx = given(ctx)
 	a, err := c.create(ctx, name, cfg)
 	if err == nil || a.Code != protocol.TopicExists || a.Topic == nil {
 		return err
@@ -64,7 +66,7 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 		return protocol.CommandAnswer{}, err
 	}
 	topic := protocol.Topic{ID: b.randomUUID(), Name: name, Config: c.withDefaults(cfg)}
-	if why := firstText(invalidTopic(&topic), b.cfg.aboveLimits(&topic.Config)); why != "" {
+	if why := firstText(invalidTopic(&topic), b.cfg.misfit(&topic.Config)); why != "" {
 		return protocol.CommandAnswer{Code: protocol.InvalidRequest}, fmt.Errorf("%w: %s", ErrInvalidTopic, why)
 	}
 	a, err := c.command(ctx, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
@@ -193,6 +195,7 @@ func await(ctx context.Context, answered <-chan protocol.CommandAnswer, limit ti
 
 // Topics lists the topics' names in order, as a broker at hand knows them.
 func (c *Controller) Topics(ctx context.Context) ([]string, error) {
+	ctx = given(ctx)
 	for attempt := 0; ; attempt++ {
 		b, err := c.client.some(ctx, attempt)
 		if err != nil {

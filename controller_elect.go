@@ -13,6 +13,7 @@ import (
 // ErrPreferredUnavailable, and the leader stays. If it leads already the error is
 // ErrElectionNotNeeded.
 func (c *Controller) ElectPreferred(ctx context.Context, topic string, n int) error {
+	ctx = given(ctx)
 	return c.elect(ctx, topic, n, protocol.Command{Kind: protocol.ElectPreferred, Broker: -1}, ErrPreferredUnavailable)
 }
 
@@ -28,6 +29,7 @@ func (c *Controller) ElectPreferred(ctx context.Context, topic string, n int) er
 // registered nothing is given up for another one, even if it cannot be reached: then,
 // and when nobody is there who could lead, it is ErrNoCandidate.
 func (c *Controller) ElectUnclean(ctx context.Context, topic string, n int, broker int32) error {
+	ctx = given(ctx)
 	if broker < -1 {
 		return fmt.Errorf("%w: there is no broker %d", ErrNoCandidate, broker)
 	}

@@ -21,6 +21,7 @@ type Features struct {
 // Features returns the feature levels as a broker at hand knows them. It waits
 // until that broker is registered.
 func (c *Controller) Features(ctx context.Context) (Features, error) {
+	ctx = given(ctx)
 	var l levelView
 	err := c.until(ctx, func(v *view) (bool, <-chan struct{}) {
 		var changed <-chan struct{}
@@ -41,6 +42,7 @@ func (c *Controller) Features(ctx context.Context) (Features, error) {
 // broker does not support the level, or that a higher one is in force; levels only
 // rise. When the context ends first, the level may or may not be raised, now or later.
 func (c *Controller) RaiseLevel(ctx context.Context, level int) error {
+	ctx = given(ctx)
 	if level < 1 || level > math.MaxInt32 {
 		return fmt.Errorf("%w: %d", ErrUnsupportedLevel, level)
 	}

@@ -20,11 +20,14 @@ import (
 // bad number, is ErrInvalidTopic. When the context ends first, the change may or
 // may not be made, now or later.
 func (c *Controller) AlterTopic(ctx context.Context, name string, change func(*TopicConfig)) (TopicConfig, error) {
+	ctx = given(ctx)
 	b, t, err := c.client.topicOf(ctx, name, 0)
 	for err == nil {
 		cmd := protocol.Command{Kind: protocol.AlterTopic, Topic: t}
-		change(&cmd.Topic.Config)
-		if why := firstText(unalterable(t.Config, cmd.Topic.Config), b.cfg.aboveLimits(&cmd.Topic.Config)); why != "" {
+		if change != nil {
+			change(&cmd.Topic.Config)
+		}
+		if why := firstText(unalterable(t.Config, cmd.Topic.Config), b.cfg.misfit(&cmd.Topic.Config)); why != "" {
 			return t.Config, fmt.Errorf("%w: %s", ErrInvalidTopic, why)
 		}
 		var a protocol.CommandAnswer
@@ -48,6 +51,7 @@ func (c *Controller) AlterTopic(ctx context.Context, name string, change func(*T
 // other partitions from then on (see PartitionFor): an application that needs all
 // records of a key in one partition should choose the number of partitions once.
 func (c *Controller) AddPartitions(ctx context.Context, name string, total int) error {
+	ctx = given(ctx)
 	_, t, err := c.client.topicOf(ctx, name, 0)
 	if err != nil {
 		return err
@@ -72,6 +76,7 @@ func (c *Controller) AddPartitions(ctx context.Context, name string, total int) 
 // restart. A topic that is created under the same name is another one; calls that
 // began with the old one fail with ErrTopicRecreated.
 func (c *Controller) DeleteTopic(ctx context.Context, name string) error {
+	ctx = given(ctx)
 	_, t, err := c.client.topicOf(ctx, name, 0)
 	if err != nil {
 		return err
@@ -83,10 +88,16 @@ func (c *Controller) DeleteTopic(ctx context.Context, name string) error {
 	case a.Code != protocol.OK && !(a.Code == protocol.UnknownTopic && isCopy):
 		return topicError(name, &a)
 	}
-	return c.until(ctx, func(v *view) (bool, <-chan struct{}) {
+	limited, cancel := context.WithTimeout(ctx, seenWait)
+	defer cancel()
+	err = c.until(limited, func(v *view) (bool, <-chan struct{}) {
 		now, ok, _, changed := v.topic(name)
 		return !ok || now.ID != t.ID, changed
 	})
+	if limited.Err() != nil && ctx.Err() == nil {
+		return nil // it is recorded; that broker hears of it later
+	}
+	return err
 }
 
 func topicError(name string, a *protocol.CommandAnswer) error {

@@ -155,7 +155,7 @@ func TestControllerAlterTopicTogether(t *testing.T) {
 		const each = 5
 		for i, change := range []func(c *TopicConfig, n int){
 			func(c *TopicConfig, n int) { c.MaxRecordBytes = int32(n) },
-			func(c *TopicConfig, n int) { c.MaxUncommittedBytes = int64(1000 + n) },
+			func(c *TopicConfig, n int) { c.MaxUncommittedBytes = int64(2<<20 + n) },
 			func(c *TopicConfig, n int) { c.UncleanElection = n%2 == 1 },
 		} {
 			all.Go(func() {
@@ -179,7 +179,7 @@ func TestControllerAlterTopicTogether(t *testing.T) {
 		cfg, err := r.client.Topic("t").Config(ctx)
 		require.NoError(t, err)
 		require.Equal(t, TopicConfig{
-			Partitions: 1, ReplicationFactor: 3, MinISR: 2, MaxRecordBytes: each, MaxUncommittedBytes: 1000 + each, UncleanElection: true,
+			Partitions: 1, ReplicationFactor: 3, MinISR: 2, MaxRecordBytes: each, MaxUncommittedBytes: 2<<20 + each, UncleanElection: true,
 		}, cfg)
 	})
 }

@@ -27,7 +27,7 @@
 // Coordination store, and the Transport that it already has. Either way the handles
 // are the same: [Topic], [Partition], [Producer] and [Controller] work from any
 // broker, find the leader, and retry what is safe to retry: until the context ends,
-// a Producer for as long as [ProducerOptions] says.
+// a Producer for as long as [ProducerOptions] says. A nil context never ends.
 // [Replica] is a snapshot of one copy, for operators and tests.
 //
 // # What is promised

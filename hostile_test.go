@@ -460,3 +460,66 @@ func TestHostileBuffers(t *testing.T) {
 		r.healthy("t", 1)
 	})
 }
+
+// A host that gives nil where something is expected gets an error or what nil means,
+// never a panic. A nil context is one that does not end.
+func TestHostileNils(t *testing.T) {
+	attack(t, 3, nil, func(t *testing.T, r *attackRig) {
+		r.create("t", 1)
+		b, p, c := r.broker(1), r.client.Partition("t", 0), r.client.Controller()
+		var never context.Context
+		_, err := p.Append(never, Record{})
+		require.NoError(t, err)
+		_, err = p.AppendWith(never, AppendOptions{}, []Record(nil)...)
+		require.ErrorIs(t, err, ErrInvalidRecord)
+		_, err = p.Fetch(never, 0, FetchOptions{})
+		require.NoError(t, err)
+		_, err = p.Offsets(never)
+		require.NoError(t, err)
+		_, err = p.Find(never, Position{})
+		require.NoError(t, err)
+		_, err = p.Status(never)
+		require.NoError(t, err)
+		require.NoError(t, p.Writable(never))
+		for _, err := range p.Records(never, Position{}) {
+			require.NoError(t, err)
+			break
+		}
+		_, err = r.client.Topic("t").Partitions(never)
+		require.NoError(t, err)
+		pr := r.client.Topic("t").Producer(ProducerOptions{})
+		require.NoError(t, pr.AppendAsync(never, Record{}, nil))
+		_, err = pr.Append(never, Record{Headers: []Header{{}}})
+		require.NoError(t, err)
+		require.NoError(t, pr.Flush(never))
+		require.NoError(t, pr.Close(never))
+
+		_, err = c.AlterTopic(never, "t", nil)
+		require.NoError(t, err)
+		require.NoError(t, c.EnsureTopic(never, "u", TopicConfig{}))
+		require.ErrorIs(t, c.CreateTopic(never, "", TopicConfig{}), ErrInvalidTopic)
+		require.NoError(t, c.AddPartitions(never, "u", 2))
+		require.ErrorIs(t, c.ElectUnclean(never, "t", 0, -1), ErrElectionNotNeeded)
+		_ = c.ElectPreferred(never, "t", 0)
+		require.NoError(t, c.DeleteTopic(never, "u"))
+		_, err = c.Topics(never)
+		require.NoError(t, err)
+		_, err = c.Features(never)
+		require.NoError(t, err)
+		require.ErrorIs(t, c.RaiseLevel(never, -1), ErrUnsupportedLevel)
+
+		require.NoError(t, b.Ready(never))
+		rep, err := b.Replica(never, "t", 0)
+		require.NoError(t, err)
+		for _, err := range rep.Batches(never, 0) {
+			require.NoError(t, err)
+		}
+		_, err = Open(never, Config{})
+		require.ErrorIs(t, err, ErrInvalidConfig)
+		none := NewClient(nil, ClientOptions{})
+		_, err = none.Partition("t", 0).Append(r.within(time.Second), Record{})
+		require.ErrorIs(t, err, ErrNoBroker)
+		require.Zero(t, OutcomeOf(nil)-Appended)
+		require.NoError(t, b.Shutdown(never))
+	})
+}

@@ -59,6 +59,7 @@ type Replica struct {
 // Replica returns a snapshot of this broker's copy of a partition. It fails with
 // ErrUnknownPartition when it has none.
 func (b *Broker) Replica(ctx context.Context, topic string, n int) (*Replica, error) {
+	ctx = given(ctx)
 	_, t, err := b.topicOf(ctx, topic, 0)
 	if err != nil {
 		return nil, err
@@ -119,6 +120,7 @@ func (r *replicaState) snapshot(now time.Duration) *Replica {
 // holds offset from on, committed or not, as the disk has them: for comparison
 // and for tools. Each is one encoded batch, owned by the caller.
 func (r *Replica) Batches(ctx context.Context, from int64) iter.Seq2[[]byte, error] {
+	ctx = given(ctx)
 	return func(yield func([]byte, error) bool) {
 		for next := from; ; {
 			if err := ctx.Err(); err != nil {

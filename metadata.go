@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -409,6 +410,7 @@ func (m *metadata) reconcile(now time.Duration) {
 		return cmp.Compare(a.key, b.key)
 	})
 	var batch []partWrite
+	apart := make(map[int32][]partWrite)
 	later := m.dirty[:0]
 	for _, p := range m.dirty {
 		if p.writing || p.retryAt > now {
@@ -417,8 +419,14 @@ func (m *metadata) reconcile(now time.Duration) {
 		}
 		p.dirty, p.retryAt = false, 0
 		switch w, ok := m.next(p); {
-		case ok && p.alone:
+		case ok && p.alone && (w.proposal != nil || w.unclean):
 			m.writePartitions([]partWrite{w})
+		case ok && p.alone: // with those that rest on the same registration
+			leader := w.state.Leader
+			if apart[leader] = append(apart[leader], w); len(apart[leader]) == partitionsPerWrite {
+				m.writePartitions(apart[leader])
+				delete(apart, leader)
+			}
 		case ok:
 			batch = append(batch, w)
 		}
@@ -430,6 +438,9 @@ func (m *metadata) reconcile(now time.Duration) {
 	clear(m.dirty[len(later):])
 	m.dirty = later
 	m.writePartitions(batch)
+	for _, leader := range slices.Sorted(maps.Keys(apart)) {
+		m.writePartitions(apart[leader])
+	}
 }
 
 // next is the write that a partition needs, if it needs one. What the brokers'

@@ -29,8 +29,9 @@ type deletedTopic struct {
 type clearedTopics struct {
 	record   clearedRecord
 	revision int64
-	busy     bool // a write is under way
-	damaged  bool // the key cannot be read, and is left alone
+	busy     bool            // a write is under way
+	others   []queuedCommand // creations that wait for what becomes of it
+	damaged  bool            // the key cannot be read, and is left alone
 }
 
 // maxCleared bounds how many of those are remembered.
@@ -171,8 +172,10 @@ func (d *deletedTopic) confirmedByAll() bool {
 func (m *metadata) sweepWritten(w *metaWrite, revision int64) {
 	d := w.sweeps
 	if len(w.swept) == 0 {
+		others := m.cleared.others
 		m.cleared = clearedTopics{record: w.after, revision: revision}
 		delete(m.deleted, d.id)
+		m.again(others)
 		return
 	}
 	for _, p := range w.swept {
@@ -186,10 +189,12 @@ func (m *metadata) sweepConflicted(w *metaWrite, kvs map[string]coordination.KV)
 	d := w.sweeps
 	if len(w.swept) == 0 {
 		d.revision = kvs[deletedKey(d.id)].Revision
+		others := m.cleared.others
 		m.cleared = clearedTopics{}
 		if kv, ok := kvs[clearedKey]; ok {
 			_ = m.loadCleared(kv) // damaged: nothing is cleared any more
 		}
+		m.again(others)
 		return
 	}
 	for _, p := range w.swept {

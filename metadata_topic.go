@@ -170,7 +170,11 @@ func (m *metadata) creationConflicted(w *metaWrite, kvs map[string]coordination.
 	var rec topicRecord
 	switch {
 	case !slices.ContainsFunc(w.txn.Ops, func(op coordination.Op) bool { return kvs[op.Key].Key != "" }):
-		m.again([]queuedCommand{asked})
+		if m.cleared.busy { // the guard may have been overtaken by it, and would be again
+			m.cleared.others = append(m.cleared.others, asked)
+		} else {
+			m.again([]queuedCommand{asked})
+		}
 		if next := m.topics[t.topic.Name]; next != nil && next.topic.ID == t.topic.ID {
 			next.waiting = append(next.waiting, t.waiting...)
 		} else {
@@ -225,6 +229,7 @@ func (m *metadata) abdicate() map[int32]*protocol.Payload {
 	for _, d := range m.deletedInOrder() {
 		queued = append(queued, d.others...)
 	}
+	queued = append(queued, m.cleared.others...)
 	for _, token := range slices.Sorted(maps.Keys(m.writes)) {
 		switch w := m.writes[token]; {
 		case w.change != nil:

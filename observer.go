@@ -14,8 +14,9 @@ import (
 // One goroutine per broker calls it, one call after the other, in the order of
 // what happened. It never holds up the broker: while a call takes its time, what
 // happens meanwhile waits in memory. Of Leadership, ISR, Store, Link, Registration,
-// Controller and Unfit only the newest per partition, peer or broker waits; of the
-// others at most 1,024, and Status.ObserverDropped counts those beyond.
+// Controller and Unfit only the newest per partition, peer or broker waits, for
+// 16,384 of these; of the others at most 1,024. Status.ObserverDropped counts those
+// beyond.
 //
 // A call may use the Broker, and may close it. Once Close has returned no call
 // begins; one that was running goes on, and nothing else of the broker is left. A
@@ -150,6 +151,9 @@ type ControllerEvent struct {
 // observerQueue bounds the events that a newer one does not replace.
 const observerQueue = 1024
 
+// observerKeys bounds the partitions, peers and so on of which the newest event waits.
+const observerKeys = 16_384
+
 // eventKey names what a newer event replaces: a kind, and a partition or a peer.
 type eventKey struct {
 	kind  eventKind
@@ -226,8 +230,13 @@ func (w *observing) put(ev waitingEvent) {
 		w.single++
 		w.queue.PushBack(ev)
 	} else {
-		if old := w.newest[ev.key]; old != nil {
+		old := w.newest[ev.key]
+		switch {
+		case old != nil:
 			w.queue.Remove(old)
+		case len(w.newest) >= observerKeys:
+			w.dropped++
+			return
 		}
 		w.newest[ev.key] = w.queue.PushBack(ev)
 	}

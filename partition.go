@@ -94,6 +94,7 @@ func (p *Partition) Append(ctx context.Context, recs ...Record) (Result, error) 
 // Once taken, an append with AcksAll waits without bound until enough replicas
 // are in sync again, should they fail just then: give ctx a deadline.
 func (p *Partition) AppendWith(ctx context.Context, o AppendOptions, recs ...Record) (Result, error) {
+	ctx = given(ctx)
 	if o.Acks < AcksAll || o.Acks > AcksNone {
 		return noResult, p.appendError(NotAppended, fmt.Errorf("%w: %d", ErrInvalidAcks, o.Acks))
 	}
@@ -208,6 +209,7 @@ type Offsets struct {
 // watermark is valid for the present leader epoch, so that it never seems to go
 // backwards after a failover.
 func (p *Partition) Offsets(ctx context.Context) (Offsets, error) {
+	ctx = given(ctx)
 	a, err := p.ask(ctx, protocol.Read{Kind: protocol.ReadEnds, MaxWaitMs: readWaitMs}, &reading{})
 	if err != nil {
 		return Offsets{}, err
@@ -232,6 +234,7 @@ type Fetched struct {
 // Fetch reads committed records from offset on. At the high watermark it returns
 // none; outside the log it fails with ErrOffsetOutOfRange.
 func (p *Partition) Fetch(ctx context.Context, offset int64, o FetchOptions) (Fetched, error) {
+	ctx = given(ctx)
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 1 << 20
 	}

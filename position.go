@@ -42,7 +42,17 @@ func At(offset int64) Position { return Position{kind: fromOffset, offset: offse
 // Timestamps are the appenders'. There is no index of them: the log is read from its
 // start until the record is found, a MiB at a time. Batches that are older as a
 // whole are not looked into.
-func AfterTime(t time.Time) Position { return Position{kind: fromTime, millis: t.UnixMilli()} }
+func AfterTime(t time.Time) Position {
+	// No record has a time outside of these; t itself may not fit milliseconds.
+	const first, last = 0, 253402300800 // the years 1970 to 9999
+	switch s := t.Unix(); {
+	case s < first:
+		return Position{kind: fromTime}
+	case s >= last:
+		return Position{kind: fromTime, millis: last * 1000}
+	}
+	return Position{kind: fromTime, millis: t.UnixMilli()}
+}
 
 // cursor is a reader's place in a partition.
 type cursor struct {
@@ -121,6 +131,7 @@ func (c *cursor) records(batch []byte) iter.Seq2[Record, error] {
 // The records' bytes are the caller's. To read what there is and stop, ask Find for
 // Latest first and leave the loop at the offset before that.
 func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record, error] {
+	ctx = given(ctx)
 	return func(yield func(Record, error) bool) {
 		c, _, err := p.open(ctx, from)
 		for err == nil {
@@ -142,6 +153,7 @@ func (p *Partition) Records(ctx context.Context, from Position) iter.Seq2[Record
 // committed record has reached it is the high watermark. That of At is returned as it
 // is: whether the log has it shows when it is read.
 func (p *Partition) Find(ctx context.Context, at Position) (int64, error) {
+	ctx = given(ctx)
 	c, ends, err := p.open(ctx, at)
 	for err == nil && c.seeking && c.next < ends.HW {
 		var batches [][]byte

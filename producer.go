@@ -113,6 +113,7 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 // block, nor call AppendAsync, Flush or Close. When AppendAsync fails the record
 // was not queued and done is not called.
 func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result, error)) error {
+	ctx = given(ctx)
 	_, err := p.appendAsync(ctx, rec, done)
 	return err
 }
@@ -185,6 +186,7 @@ func (p *Producer) ctxError(ctx context.Context, n int, why error) error {
 // is Unknown to the caller, though the record goes its way; the error then says why
 // the partition took nothing, if that was so.
 func (p *Producer) Append(ctx context.Context, rec Record) (Result, error) {
+	ctx = given(ctx)
 	type end struct {
 		res Result
 		err error
@@ -285,6 +287,7 @@ func (p *Producer) Resume(partition int) error {
 
 // Flush waits until everything that was appended before has ended.
 func (p *Producer) Flush(ctx context.Context) error {
+	ctx = given(ctx)
 	p.mu.Lock()
 	span := p.since
 	if span.open > 0 || span.before != nil {
@@ -331,6 +334,7 @@ func (p *Producer) settleSpan(s *flushSpan) {
 // ends, and frees the Producer. What it cut off ends with ErrClosed: Unknown if it
 // was sent, else NotAppended. It is idempotent.
 func (p *Producer) Close(ctx context.Context) error {
+	ctx = given(ctx)
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()

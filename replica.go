@@ -37,7 +37,8 @@ type replicaState struct {
 	role     role
 	fault    error // roleFailed: why
 	failedIn int32 // the highest leader epoch that the Controller was told of a failure in; noEpoch: none
-	cleared  bool  // the log was emptied after a failure (D20); the Controller is told with every state
+	clears   int   // how often the log was emptied after a failure (D20), and
+	cleared  bool  // that the last time is on the disk; the Controller is told with every state
 	deleting bool  // the topic is deleted, and the log with it (D21)
 	stranger bool  // known from messages only
 
@@ -93,6 +94,7 @@ type pendingOp struct {
 	bytes int64
 	led   int32 // makes `led` durable as this epoch; noEpoch: does not touch it
 	last  bool  // deletes the log for good
+	clear int   // which clearing after a failure it completes (D20); 0: none
 }
 
 type heldFetch struct {
@@ -198,7 +200,7 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 	case newEpoch || r.role == roleLeader || r.role == roleNone:
 		r.follow()
 	}
-	if r.cleared && r.role == roleFollower && len(r.inflight) == 0 {
+	if r.cleared && r.role == roleFollower {
 		r.reply(true, 0, protocol.OK) // what the Controller heard of it may have been lost
 	}
 	r.releaseHeld(now)
@@ -377,14 +379,16 @@ func (r *replicaState) opsStored(n int) {
 			r.ledStored = true
 			r.reply(true, 0, protocol.OK)
 		}
+		if p.clear != 0 && p.clear == r.clears && r.role != roleFailed {
+			if r.cleared = true; r.role == roleFollower {
+				r.reply(true, 0, protocol.OK)
+			}
+		}
 		if p.last {
 			r.env.shard.gone(r)
 		}
 	}
 	r.inflight = dropFront(r.inflight, n)
-	if r.cleared && r.role == roleFollower && len(r.inflight) == 0 {
-		r.reply(true, 0, protocol.OK)
-	}
 	r.touch()
 }
 

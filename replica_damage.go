@@ -72,10 +72,11 @@ func (r *replicaState) mayClear() bool {
 // log may not say, but the epoch in force was raised for this, and is above it all.
 func (r *replicaState) clear() {
 	r.note(note{kind: noteReset, epoch: r.state.LeaderEpoch, from: r.end, to: 0})
-	r.role, r.fault, r.cleared = roleNone, nil, true
+	r.role, r.fault, r.cleared = roleNone, nil, false
+	r.clears++
 	r.forgetLog(0)
 	r.led = max(r.led, r.state.LeaderEpoch-1)
 	led := r.led
 	r.emit(storage.Op{Kind: storage.Delete}, pendingOp{led: noEpoch})
-	r.emit(storage.Op{Kind: storage.Meta, Epochs: r.epochList(), Led: &led}, pendingOp{led: noEpoch})
+	r.emit(storage.Op{Kind: storage.Meta, Epochs: r.epochList(), Led: &led}, pendingOp{led: noEpoch, clear: r.clears})
 }

@@ -20,6 +20,23 @@ func (s *shard) onTopic(t protocol.Topic) {
 	}
 }
 
+// onImage takes which topics there are. The configurations of others are forgotten,
+// and the replicas known from messages only, unless something waits there: what was
+// deleted while this broker was away may be among them. No log is touched (D3).
+func (s *shard) onImage(topics map[protocol.UUID]bool) {
+	for id := range s.topics {
+		if !topics[id] && len(s.ofTopic[id]) == 0 {
+			delete(s.topics, id)
+		}
+	}
+	for id, r := range s.replicas {
+		if r.stranger && !topics[id.Topic] && len(r.held) == 0 {
+			s.strangers--
+			s.drop(r)
+		}
+	}
+}
+
 // onDeleted has everything of a topic deleted (D21). Once nothing is left of it,
 // the effects name it as cleared. To say it again does no harm, and has tried
 // again what the store refused.
@@ -38,14 +55,23 @@ func (s *shard) onDeleted(topic protocol.UUID) {
 
 // gone forgets a replica whose log the store has deleted.
 func (s *shard) gone(r *replicaState) {
+	if s.drop(r) {
+		s.env.eff.cleared = append(s.env.eff.cleared, r.id.Topic)
+	}
+}
+
+// drop forgets a replica, and reports whether it was the last of its topic.
+func (s *shard) drop(r *replicaState) (last bool) {
 	delete(s.replicas, r.id)
 	s.sorted = nil
 	r.wake = 0
 	topic := r.id.Topic
-	if delete(s.ofTopic[topic], r.id.Partition); len(s.ofTopic[topic]) == 0 {
-		delete(s.ofTopic, topic)
-		s.env.eff.cleared = append(s.env.eff.cleared, topic)
+	delete(s.ofTopic[topic], r.id.Partition)
+	if len(s.ofTopic[topic]) > 0 {
+		return false
 	}
+	delete(s.ofTopic, topic)
+	return true
 }
 
 // delete ends the replica and deletes its log.

@@ -19,6 +19,7 @@ const closeLimit = 5 * time.Second
 // What the broker leads and follows goes on, so that other brokers can finish what
 // they have under way. Drain cannot be undone, and may be called again.
 func (b *Broker) Drain(ctx context.Context) error {
+	ctx = given(ctx)
 	b.draining.Store(true)
 	b.appends.drain()
 	b.commands.drain()

@@ -31,6 +31,7 @@ func (t *Topic) Partition(n int) *Partition { return t.client.Partition(t.name, 
 
 // Config returns the topic's configuration, or ErrUnknownTopic.
 func (t *Topic) Config(ctx context.Context) (TopicConfig, error) {
+	ctx = given(ctx)
 	_, topic, err := t.client.topicOf(ctx, t.name, 0)
 	return topic.Config, err
 }

@@ -23,6 +23,7 @@ var errNoAnswer = fmt.Errorf("%w: no answer within %v", ErrDisconnected, statusW
 // Before that it waits until this broker knows the cluster, or ctx ends. A topic or
 // partition that does not exist gives ErrUnknownTopic or ErrUnknownPartition.
 func (p *Partition) Writable(ctx context.Context) error {
+	ctx = given(ctx)
 	b, id, s, err := p.state(ctx)
 	if err != nil {
 		return err
@@ -108,6 +109,7 @@ type PartitionStatus struct {
 // Status returns the partition's state as this broker knows it, with the ends as
 // its leader has them. See Broker.Replica for what one replica knows.
 func (p *Partition) Status(ctx context.Context) (PartitionStatus, error) {
+	ctx = given(ctx)
 	_, _, shared, err := p.state(ctx)
 	if err != nil {
 		return PartitionStatus{}, err
