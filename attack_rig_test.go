@@ -127,6 +127,7 @@ type attackDisk struct {
 	failAt  atomic.Int64 // the write from which on all fail; 0: none
 	hangAt  atomic.Int64 // the write from which on none completes; 0: none
 	refuse  atomic.Pointer[storage.LogID]
+	once    atomic.Pointer[storage.LogID] // its next write is refused
 	readErr atomic.Pointer[func(storage.LogID) error]
 	setNode atomic.Pointer[chan struct{}] // SetNode returns when it is closed
 }
@@ -141,6 +142,10 @@ func (s *attackDisk) Write(ops []storage.Op, synced bool, done func(storage.Resu
 		return
 	}
 	id := s.refuse.Load()
+	once := id == nil
+	if once {
+		id = s.once.Load()
+	}
 	if id == nil {
 		s.Store.Write(ops, synced, done)
 		return
@@ -149,6 +154,9 @@ func (s *attackDisk) Write(ops []storage.Op, synced bool, done func(storage.Resu
 	if len(kept) == len(ops) {
 		s.Store.Write(ops, synced, done)
 		return
+	}
+	if once {
+		s.once.Store(nil)
 	}
 	s.Store.Write(kept, synced, func(r storage.Result) {
 		r.Refused = map[storage.LogID]error{*id: errors.New("refused")}

@@ -41,9 +41,7 @@ func TestRepairUnderLoad(t *testing.T) {
 		}
 		pause(time.Second)
 		disk, id := r.node(3).store, protocol.PartitionID{Topic: topic.ID, Partition: int32(n)}
-		disk.refuse.Store(&id)
-		pause(5 * time.Millisecond)
-		disk.refuse.Store(nil)
+		disk.once.Store(&id)
 		r.until("the log failed", func() bool { return r.broker(3).Status().Damaged == 1 })
 		began := time.Now()
 		back := false
