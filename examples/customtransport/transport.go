@@ -26,7 +26,6 @@ func newOverHTTP() *overHTTP {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &overHTTP{ctx: ctx, cancel: cancel, waiting: make(map[string]int)}
 }
-
 func (t *overHTTP) MaxMessageBytes() int { return 64 << 10 } // what is larger comes in fragments
 func (t *overHTTP) Start(h transport.Handler) error {
 	t.mu.Lock()
@@ -42,30 +41,31 @@ func (t *overHTTP) Send(to transport.Peer, m *protocol.Message) error {
 		return transport.ErrTooLarge
 	} else if t.handle == nil || t.ctx.Err() != nil {
 		return transport.ErrClosed
-	} else if t.waiting[to.Address] == 1024 {
+	} else if t.waiting[to.Address] == 1536 {
 		return transport.ErrBusy
 	}
 	t.waiting[to.Address]++
 	t.requests.Go(func() {
+		defer func() { t.mu.Lock(); t.waiting[to.Address]--; t.mu.Unlock() }()
 		body, _ := m.MarshalBinary()
 		if req, err := http.NewRequestWithContext(t.ctx, http.MethodPost, to.Address, bytes.NewReader(body)); err == nil {
 			if resp, err := t.http.RoundTrip(req); err == nil {
 				resp.Body.Close()
 			}
 		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.waiting[to.Address]--
 	})
 	return nil
 }
 
 func (t *overHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(t.MaxMessageBytes())))
+	var handled sync.WaitGroup
+	defer handled.Wait() // so that what waits here counts at the sender
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m, err := protocol.Parse(body); err == nil && t.handle != nil && t.ctx.Err() == nil {
-		t.requests.Go(func() { t.handle(m) })
+		handled.Add(1)
+		t.requests.Go(func() { defer handled.Done(); t.handle(m) })
 	}
 }
 
