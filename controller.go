@@ -96,18 +96,24 @@ func firstText(all ...string) string {
 }
 
 // seenWait bounds how long a command that was carried out waits for the image of a
-// broker at hand: the topic may have been deleted since.
+// broker at hand: the topic may have been altered or deleted since.
 const seenWait = 5 * time.Second
 
 // seen waits until the image of a broker at hand has the topic, as it is now or
 // newer, so that the caller's next call finds it.
 func (c *Controller) seen(ctx context.Context, topic *protocol.Topic) error {
-	limited, cancel := context.WithTimeout(ctx, seenWait)
-	defer cancel()
-	err := c.until(limited, func(v *view) (bool, <-chan struct{}) {
+	return c.shown(ctx, func(v *view) (bool, <-chan struct{}) {
 		t, _, _, changed := v.topic(topic.Name)
 		return t.ID == topic.ID && t.Version >= topic.Version, changed
 	})
+}
+
+// shown is until for what is recorded already, and so for seenWait at most: a broker
+// that hears nothing hears of it later.
+func (c *Controller) shown(ctx context.Context, is func(*view) (bool, <-chan struct{})) error {
+	limited, cancel := context.WithTimeout(ctx, seenWait)
+	defer cancel()
+	err := c.until(limited, is)
 	if limited.Err() != nil && ctx.Err() == nil {
 		return nil
 	}

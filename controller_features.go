@@ -53,7 +53,7 @@ func (c *Controller) RaiseLevel(ctx context.Context, level int) error {
 	case a.Code != protocol.OK:
 		return answerError(&a)
 	}
-	return c.until(ctx, func(v *view) (bool, <-chan struct{}) {
+	return c.shown(ctx, func(v *view) (bool, <-chan struct{}) {
 		l, changed := v.featureLevels()
 		return l.inForce >= int32(level), changed
 	})

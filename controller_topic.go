@@ -88,16 +88,10 @@ func (c *Controller) DeleteTopic(ctx context.Context, name string) error {
 	case a.Code != protocol.OK && !(a.Code == protocol.UnknownTopic && isCopy):
 		return topicError(name, &a)
 	}
-	limited, cancel := context.WithTimeout(ctx, seenWait)
-	defer cancel()
-	err = c.until(limited, func(v *view) (bool, <-chan struct{}) {
+	return c.shown(ctx, func(v *view) (bool, <-chan struct{}) {
 		now, ok, _, changed := v.topic(name)
 		return !ok || now.ID != t.ID, changed
 	})
-	if limited.Err() != nil && ctx.Err() == nil {
-		return nil // it is recorded; that broker hears of it later
-	}
-	return err
 }
 
 func topicError(name string, a *protocol.CommandAnswer) error {
