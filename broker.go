@@ -67,6 +67,7 @@ type Broker struct {
 	storeState     atomic.Int32 // a StoreState, as last told; written under storeTold
 	storeTold      sync.Mutex
 	observer       *observing // nil: nobody is told
+	planted        planted    // for the Controllers and links that it makes
 
 	mu         sync.Mutex
 	clusterID  protocol.UUID

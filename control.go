@@ -353,6 +353,7 @@ func (c *controlLoop) campaign(session coordination.Session, epoch int64, stale 
 // take begins to act as the Controller (CE-7).
 func (c *controlLoop) take(meta *metadata) {
 	c.meta = meta
+	meta.planted = c.b.planted
 	c.b.log.Info("controller elected", "broker", c.b.cfg.ID, "controller_epoch", meta.epoch)
 	c.b.observer.controller(ControllerEvent{Acting: true, ControllerEpoch: meta.epoch})
 	for _, err := range meta.unreadable {

@@ -49,10 +49,13 @@ type election struct {
 //   - Else none.
 //   - Dead members leave only in a write that has a leader; otherwise the ISR
 //     stays whole, so that the last holders can be recognised (EL-4, D17).
-func decide(s *protocol.PartitionState, c candidates, e election, planted plantedBugs) (protocol.PartitionState, bool) {
+func decide(s *protocol.PartitionState, c candidates, e election, planted planted) (protocol.PartitionState, bool) {
 	holds := func(b int32) bool { return vouches(s, c, b) }
 	isr := keepIfAny(s.ISR, holds)
 	there := func(b int32) bool { return c.registered(b) != 0 && holds(b) }
+	if planted.has(bugISREmptied) && !slices.ContainsFunc(isr, there) {
+		isr = s.Replicas
+	}
 	best := protocol.NoLeader
 	for _, b := range s.Replicas {
 		if slices.Contains(isr, b) && there(b) && c.reached(b) {
@@ -61,14 +64,16 @@ func decide(s *protocol.PartitionState, c candidates, e election, planted plante
 		}
 	}
 	leader := s.Leader
-	stays := leader != protocol.NoLeader && slices.Contains(isr, leader) && there(leader) && !e.refused &&
-		(c.registered(leader) == s.LeaderBrokerEpoch || planted.sameEpochAgain) &&
+	sameLife := c.registered(leader) == s.LeaderBrokerEpoch || planted.has(bugSameEpochAgain) || planted.has(bugBounceUnnoticed)
+	stays := leader != protocol.NoLeader && slices.Contains(isr, leader) && there(leader) && !e.refused && sameLife &&
 		(c.reached(leader) || best == protocol.NoLeader) && !(e.preferred && best == s.Replicas[0])
 	if !stays {
 		leader = best
 	}
 	unclean := false
 	switch {
+	case leader != protocol.NoLeader && planted.has(bugReturningReadded):
+		isr = keepIfAny(s.Replicas, there)
 	case leader != protocol.NoLeader:
 		isr = keepIfAny(isr, there)
 	case e.unclean != nil && !slices.ContainsFunc(isr, there):

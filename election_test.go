@@ -128,7 +128,7 @@ type electionCase struct {
 
 func (c electionCase) run(t *testing.T) {
 	before := c.state.Clone()
-	next, changed := decide(&c.state, c.brokers, c.e, plantedBugs{})
+	next, changed := decide(&c.state, c.brokers, c.e, nil)
 	require.Equal(t, before, c.state, "the state itself was changed")
 	require.Equal(t, !c.same, changed)
 	require.Equal(t, c.leader, next.Leader)
@@ -205,18 +205,18 @@ func TestUncleanChoiceHolds(t *testing.T) {
 	for name, brokers := range map[string]testBrokers{"empty disk": up(4).wipe(4), "unclean end": up(4).crash(4)} {
 		t.Run(name, func(t *testing.T) {
 			s := partitionState(-1, []int32{2, 4}, []int32{2})
-			s, changed := decide(&s, brokers, election{unclean: uncleanByOrder}, plantedBugs{})
+			s, changed := decide(&s, brokers, election{unclean: uncleanByOrder}, nil)
 			require.True(t, changed)
-			_, changed = decide(&s, brokers, election{}, plantedBugs{})
+			_, changed = decide(&s, brokers, election{}, nil)
 			require.False(t, changed)
-			s, changed = decide(&s, brokers, election{refused: true, floor: 20}, plantedBugs{})
+			s, changed = decide(&s, brokers, election{refused: true, floor: 20}, nil)
 			require.True(t, changed)
 			require.Equal(t, int32(4), s.Leader)
 			require.Equal(t, int32(21), s.UncleanEpoch)
-			_, changed = decide(&s, brokers, election{}, plantedBugs{})
+			_, changed = decide(&s, brokers, election{}, nil)
 			require.False(t, changed)
 			brokers.epochs[4]++
-			s, _ = decide(&s, brokers, election{}, plantedBugs{})
+			s, _ = decide(&s, brokers, election{}, nil)
 			require.Equal(t, protocol.NoLeader, s.Leader)
 			require.Equal(t, []int32{4}, s.ISR)
 		})
@@ -252,7 +252,7 @@ func TestS085AllReplicasDieOneAfterAnother(t *testing.T) {
 	require.Equal(t, a, s.Leader)
 	require.Equal(t, first.LeaderEpoch+2, s.LeaderEpoch)
 	require.ElementsMatch(t, []int32{a, b}, s.ISR, "b caught up")
-	require.NoError(t, w.check.err)
+	require.NoError(t, w.check.err())
 }
 
 // Whatever the state and the brokers are: what decide makes of it is sound, and
@@ -276,7 +276,7 @@ func TestDecideProperties(t *testing.T) {
 		if rapid.Bool().Draw(t, "by setting") {
 			e.unclean = uncleanBySetting
 		}
-		next, changed := decide(&s, c, e, plantedBugs{})
+		next, changed := decide(&s, c, e, nil)
 		there := func(b int32) bool { return c.registered(b) != 0 && c.holding(b) == holdsAll }
 		reached := func(b int32) bool { return there(b) && c.reached(b) }
 
@@ -312,7 +312,7 @@ func TestDecideProperties(t *testing.T) {
 		require.True(t, !led || next.LeaderEpoch == s.LeaderEpoch+1)
 		require.True(t, led || unclean || next.LeaderEpoch == s.LeaderEpoch)
 		require.Equal(t, changed, next.PartitionEpoch == s.PartitionEpoch+1)
-		again, more := decide(&next, c, e, plantedBugs{})
+		again, more := decide(&next, c, e, nil)
 		require.False(t, more, "%+v became %+v", next, again)
 	})
 }
@@ -341,5 +341,5 @@ func TestS115FirstStateWhileReplicaIsOffline(t *testing.T) {
 	w.rest(2 * simSession)
 	require.ElementsMatch(t, []int32{1, 2, 3}, w.stored("t", 0).ISR)
 	require.Equal(t, int64(1), w.brokers[3].broker.loops[0].shard.replicas[id].stored)
-	require.NoError(t, w.check.err)
+	require.NoError(t, w.check.err())
 }

@@ -50,15 +50,7 @@ type env struct {
 	controller  controllerView
 	eff         effects
 	shard       *shard
-	planted     plantedBugs
-}
-
-// plantedBugs switch off rules, so that tests can show that their checkers would
-// notice. All are false outside of tests.
-type plantedBugs struct {
-	believeReports bool // D9: reports count without comparison, and are kept over a re-election
-	sameEpochAgain bool // D11: a broker leads on in the epoch that it led before it restarted
-	cutToHW        bool // D12: a new follower begins by cutting its log to its high watermark
+	planted     planted
 }
 
 // linked reports whether the broker can be sent to in that broker epoch.
@@ -70,7 +62,7 @@ func (e *env) linked(broker int32, epoch int64) bool {
 // sameLife reports whether a state that names this broker as leader means its
 // present life (D11).
 func (e *env) sameLife(epoch int64) bool {
-	return epoch == e.brokerEpoch || e.planted.sameEpochAgain
+	return epoch == e.brokerEpoch || e.planted.has(bugSameEpochAgain)
 }
 
 // alive reports whether the broker is registered under that broker epoch.

@@ -31,7 +31,7 @@ func (r *replicaState) resetFetching() {
 // the stored end reported as soon as it moved.
 func (r *replicaState) finishFollower() {
 	r.followHW()
-	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) && !r.env.planted.sameEpochAgain {
+	if !r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch) && !r.env.planted.has(bugSameEpochAgain) {
 		return
 	}
 	full := r.env.shard.storeFull
@@ -101,7 +101,9 @@ func (r *replicaState) accept(now time.Duration, a *protocol.FetchAnswer) {
 	if !r.agreed {
 		r.agreed, r.agreedIn = true, r.state.LeaderEpoch
 		// An entry without records, from an election of this replica, means nothing now (EC-5).
-		r.epochsChanged = r.epochs.truncateFromEnd(r.end) || r.epochsChanged
+		if !r.env.planted.has(bugEpochEntryKept) {
+			r.epochsChanged = r.epochs.truncateFromEnd(r.end) || r.epochsChanged
+		}
 	}
 	for _, b := range a.Batches {
 		info, err := record.Peek(b)
@@ -119,7 +121,7 @@ func (r *replicaState) accept(now time.Duration, a *protocol.FetchAnswer) {
 // fromLeader reports whether a message comes from the leader, in the life that
 // the Controller chose (D11).
 func (r *replicaState) fromLeader(from int32, fromEpoch int64) bool {
-	return from == r.state.Leader && (fromEpoch == r.state.LeaderBrokerEpoch || r.env.planted.sameEpochAgain)
+	return from == r.state.Leader && (fromEpoch == r.state.LeaderBrokerEpoch || r.env.planted.has(bugSameEpochAgain))
 }
 
 // refetchLater asks for the same again after a while.
@@ -159,6 +161,9 @@ func (r *replicaState) truncate(agreed protocol.EpochEnd) {
 		return
 	}
 	target := r.epochs.truncationTarget(agreed, r.start, r.end)
+	if r.env.planted.has(bugCutToAnswer) {
+		target = max(min(agreed.End, r.end), r.start)
+	}
 	if target >= r.end {
 		r.fail(fmt.Errorf("%w: told to agree at %d in epoch %d", errUnrelated, agreed.End, agreed.Epoch))
 		return

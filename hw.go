@@ -15,19 +15,28 @@ import (
 //   - HW-4: it never falls within an epoch.
 //   - D8, HW-7: only stored ends count, and one not reported in this epoch is unknown.
 func (r *replicaState) advanceHW(now time.Duration) {
-	if len(r.isr.committed) < int(r.state.MinISR) {
+	if len(r.isr.committed) < r.minISR() && !r.env.planted.has(bugHWUnderMinISR) {
 		return
 	}
 	hw := r.stored
 	for i := range r.remotes {
 		m := &r.remotes[i]
-		if m.stored < hw && (r.isr.maximal(m.id) || r.awaited(now, m)) {
+		if m.stored < hw && (r.isr.maximal(m.id) || r.awaited(now, m)) && !r.overlooked(m) {
 			hw = m.stored
 		}
 	}
-	if hw > r.hw {
-		r.setHW(hw)
+	if hw > r.hw || r.env.planted.has(bugLeaderHWAssigned) {
+		r.setHW(max(hw, r.start))
 	}
+}
+
+// minISR is the MinISR in force: what was recorded, whatever the topic asks for by
+// now (D19).
+func (r *replicaState) minISR() int {
+	if r.env.planted.has(bugTopicMinISR) {
+		return min(int(r.topic.MinISR), len(r.state.Replicas))
+	}
+	return int(r.state.MinISR)
 }
 
 // setHW installs a high watermark and settles what it commits.
@@ -45,7 +54,11 @@ func (r *replicaState) setHW(hw int64) {
 // bounded by what this replica has stored (D8). It is an assignment: a new
 // leader may start lower than its predecessor ended (FT-9).
 func (r *replicaState) followHW() {
-	if r.role == roleFollower && r.agreed && r.toldHW >= 0 {
+	switch {
+	case r.role != roleFollower || !r.agreed || r.toldHW < 0:
+	case r.env.planted.has(bugFollowerHWRaised):
+		r.hw = max(r.hw, r.toldHW)
+	default:
 		r.hw = max(min(r.toldHW, r.stored), r.start)
 	}
 }
@@ -76,7 +89,7 @@ func (r *replicaState) settle() {
 	n = 0
 	for n < len(r.onCommit) && r.onCommit[n].end <= r.hw {
 		code := protocol.OK
-		if r.isr.maximalSize() < int(r.state.MinISR) {
+		if r.isr.maximalSize() < r.minISR() {
 			code = protocol.NotEnoughAfter
 		}
 		r.ack(r.onCommit[n], code)
@@ -102,6 +115,10 @@ func (r *replicaState) ack(w appendWaiter, code protocol.Code) {
 // abandon ends every waiting append: its records may be in the log of the next
 // leader, or not (S-38).
 func (r *replicaState) abandon(code protocol.Code) {
+	outcome := protocol.Unknown
+	if r.env.planted.has(bugWaitingIsNotAppended) {
+		outcome = protocol.NotAppended
+	}
 	for _, queue := range [][]appendWaiter{r.onStored, r.onCommit} {
 		for _, w := range queue {
 			if w.peer == nobody {
@@ -109,7 +126,7 @@ func (r *replicaState) abandon(code protocol.Code) {
 			}
 			p := r.env.eff.to(w.peer)
 			p.AppendAnswers = append(p.AppendAnswers, protocol.AppendAnswer{
-				Request: w.request, Code: code, Outcome: protocol.Unknown,
+				Request: w.request, Code: code, Outcome: outcome,
 				Base: -1, Last: -1, LeaderEpoch: r.state.LeaderEpoch, State: r.stateHint(),
 			})
 		}

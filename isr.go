@@ -70,6 +70,8 @@ func (r *replicaState) lag(now time.Duration, m *remote) time.Duration {
 	switch {
 	case m.stored == r.end:
 		return 0
+	case m.stored >= 0 && r.env.planted.has(bugLagByEnd):
+		return now - r.leadSince
 	case m.stored >= 0:
 		return now - r.marks.appendedAt(m.stored, r.leadSince)
 	case slices.Contains(r.isr.committed, m.id):
@@ -95,7 +97,14 @@ func (r *replicaState) awaited(now time.Duration, m *remote) bool {
 // admissible reports whether the candidate may be proposed: it has what is
 // committed and what this epoch began with, and it keeps up (IS-1, IS-3, D10).
 func (r *replicaState) admissible(now time.Duration, m *remote) bool {
-	return m.stored >= max(r.hw, r.epochStart) && r.eligible(now, m) && r.lag(now, m) <= r.env.cfg.MaxLag/2
+	from, within := max(r.hw, r.epochStart), r.env.cfg.MaxLag/2
+	if r.env.planted.has(bugAdmitBelowEpochStart) {
+		from = r.hw
+	}
+	if r.env.planted.has(bugAdmitLagging) {
+		within = lagForever
+	}
+	return m.stored >= from && r.eligible(now, m) && r.lag(now, m) <= within
 }
 
 // maybeExpand proposes one candidate, if there is one and nothing is pending.
@@ -170,7 +179,11 @@ func (r *replicaState) resend(now time.Duration) {
 	if p == nil || p.parked {
 		return
 	}
-	if p.sentTo != r.env.controller.epoch || now-p.sentAt >= r.env.cfg.ProposalTimeout {
+	due := p.sentTo != r.env.controller.epoch || now-p.sentAt >= r.env.cfg.ProposalTimeout
+	switch {
+	case due && r.env.planted.has(bugPendingGivenUp):
+		r.isr.pending = nil
+	case due:
 		r.sendProposal(now)
 	}
 }
@@ -184,7 +197,7 @@ func (r *replicaState) verdict(now time.Duration, v *protocol.Verdict) {
 	if p == nil || p.proposal.LeaderEpoch != v.LeaderEpoch || p.proposal.Attempt != v.Attempt {
 		return
 	}
-	switch v.Code {
+	switch r.env.planted.verdict(v.Code) {
 	case protocol.Ineligible:
 		// Certain that no copy of it was or will be applied: the old set is the whole truth.
 		r.isr.pending = nil

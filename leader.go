@@ -27,6 +27,9 @@ func (r *replicaState) onAppend(now time.Duration, peer int32, a *protocol.Appen
 	}
 	base := r.end
 	end := base + int64(info.Count)
+	if r.env.planted.has(bugEpochEntryLate) {
+		r.epochsChanged = r.epochs.assign(r.state.LeaderEpoch, base) || r.epochsChanged
+	}
 	record.Stamp(batch, base, r.state.LeaderEpoch)
 	r.marks.add(now, base, &r.env.cfg)
 	r.addBatch(batch, end)
@@ -62,13 +65,13 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 		return protocol.NotLeader
 	case a.LeaderEpoch >= 0 && a.LeaderEpoch < epoch:
 		return protocol.FencedEpoch
-	case r.streams.refuses(now, a.Stream):
+	case r.streams.refuses(now, a.Stream) && !r.env.planted.has(bugStreamsForgotten):
 		return protocol.StreamRefused
 	case a.Acks > protocol.AcksNone || a.Acks < protocol.AcksAll:
 		return protocol.InvalidRequest
 	case len(a.Batch) > r.env.cfg.MaxBatchBytes:
 		return protocol.TooLarge
-	case a.Acks == protocol.AcksAll && len(r.isr.committed) < int(r.state.MinISR):
+	case a.Acks == protocol.AcksAll && len(r.isr.committed) < r.minISR():
 		return protocol.NotEnoughReplicas
 	case r.env.shard.storeFull || r.uncommittedBytes+int64(len(a.Batch)) > r.maxUncommitted():
 		return protocol.Overloaded
@@ -128,10 +131,10 @@ func (r *replicaState) onFetch(now time.Duration, from int32, fromEpoch int64, f
 		r.hold(from, fromEpoch, f) // assigned by a state that has not come here yet (FE-2)
 		return
 	}
-	if m.brokerEpoch != 0 && m.brokerEpoch != fromEpoch {
+	if m.brokerEpoch != 0 && m.brokerEpoch != fromEpoch && !r.env.planted.has(bugEarlierLifeCounts) {
 		m.forget(now)
 	}
-	if r.env.planted.believeReports {
+	if r.env.planted.has(bugReportsUnverified) {
 		m.brokerEpoch = fromEpoch
 		r.onReport(m, f.Stored, f.StoredEpoch)
 	}
@@ -141,7 +144,7 @@ func (r *replicaState) onFetch(now time.Duration, from int32, fromEpoch int64, f
 	}
 	agreed, diverging, known := r.epochs.diverges(position{f.Offset, f.LastEpoch}, r.end)
 	switch {
-	case diverging:
+	case diverging && !r.env.planted.has(bugFetchUncompared):
 		r.answerFetch(from, f, protocol.FetchAnswer{Code: protocol.Diverging, Agreed: agreed})
 		return
 	case !known || f.Offset > r.end:
@@ -173,7 +176,7 @@ func (r *replicaState) onReport(m *remote, stored int64, epoch int32) {
 		return
 	}
 	_, diverging, known := r.epochs.diverges(position{stored, epoch}, r.end)
-	if (diverging || !known) && !r.env.planted.believeReports {
+	if (diverging || !known) && !r.env.planted.has(bugReportsUnverified) {
 		return
 	}
 	m.stored = stored
@@ -183,6 +186,9 @@ func (r *replicaState) onReport(m *remote, stored int64, epoch int32) {
 // forgetEarlierLives makes unknown what brokers reported before they registered
 // anew (D9). Of one that is merely gone, what it stored is still on its disk.
 func (r *replicaState) forgetEarlierLives(now time.Duration) {
+	if r.env.planted.has(bugEarlierLifeCounts) {
+		return
+	}
 	for i := range r.remotes {
 		m := &r.remotes[i]
 		if epoch := r.env.brokers[m.id]; epoch != 0 && m.brokerEpoch != 0 && epoch != m.brokerEpoch {
@@ -220,7 +226,7 @@ func (r *replicaState) finishLeader(now time.Duration) {
 	for i := range r.remotes {
 		m := &r.remotes[i]
 		r.serve(m)
-		if m.brokerEpoch != 0 && m.toldHW < r.hw && r.env.linked(m.id, m.brokerEpoch) {
+		if m.brokerEpoch != 0 && m.toldHW < r.hw && r.env.linked(m.id, m.brokerEpoch) && !r.env.planted.has(bugHWNotTold) {
 			m.toldHW = r.hw
 			p := r.env.eff.to(m.id)
 			p.Watermarks = append(p.Watermarks, protocol.Watermark{

@@ -87,18 +87,22 @@ func (r *replicaState) serveRead(rd *parkedRead) (done bool) {
 		r.answerRead(rd.peer, rd.request, protocol.OK, nil)
 		return true
 	}
-	if rd.reading || rd.from >= r.hw {
+	limit := r.hw
+	if r.env.planted.has(bugReadsUncommitted) {
+		limit = r.end
+	}
+	if rd.reading || rd.from >= limit {
 		return false
 	}
 	if !r.roomFor(rd.peer) {
 		r.env.shard.starve(rd.peer, r)
 		return false
 	}
-	batches, ok := r.tail.read(rd.from, r.hw, rd.maxBytes)
+	batches, ok := r.tail.read(rd.from, limit, rd.maxBytes)
 	if !ok {
 		rd.reading = true
 		r.env.eff.reads = append(r.env.eff.reads, coldRead{
-			id: r.id, gen: r.gen, from: rd.from, limit: min(r.hw, r.tail.start(r.end)),
+			id: r.id, gen: r.gen, from: rd.from, limit: min(limit, r.tail.start(r.end)),
 			maxBytes: rd.maxBytes, peer: rd.peer, request: rd.request,
 		})
 		return false

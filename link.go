@@ -83,7 +83,7 @@ type link struct {
 	resetAt time.Duration // when a Reset for an unknown session may be sent again
 }
 
-// linkConfig is what a link is made from. All fields are required. There is one
+// linkConfig is what a link is made from. All fields but planted are required. There is one
 // link for a pair of broker epochs: when either registers anew, it is replaced.
 type linkConfig struct {
 	cluster              protocol.UUID
@@ -93,6 +93,7 @@ type linkConfig struct {
 	maxMessage           int           // bytes, of the transport
 	maxPayload           int           // bytes of the largest payload taken in fragments
 	window               int           // bytes that may be sent and not yet acknowledged
+	planted              planted
 }
 
 // linkOut collects what calls produce, until the caller resets it. The caller
@@ -499,6 +500,9 @@ func (l *link) onEnvelope(now time.Duration, m *protocol.Message, out *linkOut) 
 		return
 	}
 	l.acknowledge(now, m.Ack, out)
+	if l.cfg.planted.has(bugGapSkipped) {
+		l.skip(m)
+	}
 	if m.Kind == protocol.Heartbeat {
 		l.notice(now, m.Seq)
 		return
@@ -506,6 +510,9 @@ func (l *link) onEnvelope(now time.Duration, m *protocol.Message, out *linkOut) 
 	switch {
 	case m.Seq <= l.received:
 		l.count.duplicate++
+		if l.cfg.planted.has(bugDoubledDelivered) {
+			out.deliver = append(out.deliver, m.Payload)
+		}
 	case m.Seq-l.received > linkReorder:
 		l.count.gaps++
 		l.giveUp(now, out)

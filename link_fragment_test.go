@@ -227,55 +227,6 @@ func TestLinkLooksAtItemsOfFragments(t *testing.T) {
 	require.NoError(t, out.trouble, "the session goes on")
 }
 
-// Random walks of whole clusters whose every message goes through its binary form,
-// and whose links cut whatever is larger than a few items.
-func TestWalkOverTheWire(t *testing.T) {
-	fragments, acks := 0, 0
-	for seed := uint64(1); seed <= 20; seed++ {
-		w := newSimWorld(t, seed, 3)
-		seen := make(map[*protocol.Message]bool)
-		wire := func() {
-			for _, b := range w.up() {
-				b.broker.maxMessage = 170
-				for _, p := range b.broker.links.peers {
-					p.link.cfg.maxMessage = 170
-				}
-			}
-			for i := range w.flights {
-				m := w.flights[i].msg
-				if seen[m] {
-					continue
-				}
-				if len(m.Fragment) > 0 {
-					fragments++
-				}
-				b, err := m.MarshalBinary()
-				require.NoError(t, err)
-				require.LessOrEqual(t, len(b), m.Size())
-				back, err := protocol.Parse(b)
-				require.NoError(t, err)
-				w.flights[i].msg, seen[back] = back, true
-			}
-		}
-		topic := w.createTopic("t", TopicConfig{Partitions: 2, ReplicationFactor: 3, MinISR: 2})
-		for range 400 {
-			if w.check.err == nil {
-				wire()
-				w.step(topic)
-			}
-		}
-		wire()
-		if w.check.err == nil {
-			w.heal(topic)
-		}
-		require.NoError(t, w.check.err, "seed %d", seed)
-		acks += w.check.stats.acks
-	}
-	t.Logf("%d fragments, %d acks", fragments, acks)
-	require.Greater(t, fragments, 1000)
-	require.NotZero(t, acks)
-}
-
 func TestConfigOfTheSmallestTransport(t *testing.T) {
 	c := goodConfig(t)
 	c.MaxRecordBytes = 1 << 30

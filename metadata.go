@@ -50,7 +50,7 @@ type metadata struct {
 	session    time.Duration // SessionTimeout; 0: not told yet, and nothing is held against a broker
 	cutOff     time.Duration // since when fewer than half of the brokers are reached; 0: they are not
 	reachAt    time.Duration // when a broker may cease to be reached; 0: none
-	planted    plantedBugs
+	planted    planted
 	eff        metaEffects
 }
 
@@ -329,6 +329,9 @@ func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code pro
 	}
 	view := partView{m, p}
 	for _, member := range prop.ISR {
+		if m.planted.has(bugProposalUnchecked) {
+			break
+		}
 		epoch := view.registered(member.ID)
 		unknown := member.Epoch < 0 && s.InISR(member.ID)
 		if !unknown && (epoch == 0 || epoch != member.Epoch) || !vouches(s, view, member.ID) {
@@ -478,6 +481,9 @@ func (m *metadata) next(p *partEntry) (partWrite, bool) {
 	s.ISR = isr
 	s.PartitionEpoch++
 	s.ControllerEpoch = m.epoch
+	if m.planted.has(bugVerdictEarly) {
+		m.verdict(q.from, &q.proposal, protocol.OK, &s)
+	}
 	return partWrite{part: p, state: s, proposal: q}, true
 }
 

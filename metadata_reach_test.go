@@ -448,5 +448,5 @@ func TestStandingAsideReleasesTheKey(t *testing.T) {
 	require.NotSame(t, old, w.controller(), "the key is gone, and another one has it")
 	w.settle(10 * simSession)
 	require.Nil(t, old.broker.control.meta)
-	require.NoError(t, w.check.err)
+	require.NoError(t, w.check.err())
 }

@@ -93,7 +93,7 @@ func (m *metadata) lives(pw *partWrite) (guards []coordination.Guard) {
 	}
 	guards = append(guards, coordination.Guard{Key: brokerIDKey(s.Leader), Revision: s.LeaderBrokerEpoch})
 	for _, member := range pw.proposal.proposal.ISR {
-		if !s.InISR(member.ID) {
+		if !s.InISR(member.ID) && !m.planted.has(bugProposalUnchecked) {
 			guards = append(guards, coordination.Guard{Key: brokerIDKey(member.ID), Revision: member.Epoch})
 		}
 	}
@@ -222,6 +222,9 @@ func (m *metadata) onReread(now time.Duration, token uint64, kvs map[string]coor
 	}
 	if w.refused || overtaken(w, kvs) {
 		m.conflicted(now, w, kvs)
+		return
+	}
+	if m.planted.has(bugAbsentIsRefused) && m.refuseAbsent(now, w, kvs) {
 		return
 	}
 	// Absent, but it may still arrive: only the same write may be repeated.

@@ -86,6 +86,7 @@ func (s *linkSet) rebuild(selfEpoch int64, registry map[int32]registered) {
 		s.peers[id] = &peerLink{peer: transport.Peer{ID: id, Address: r.Address}, link: newLink(linkConfig{
 			cluster: s.b.cluster(), self: s.b.cfg.ID, peer: id, selfEpoch: selfEpoch, peerEpoch: r.epoch,
 			sessionTimeout: s.b.cfg.SessionTimeout, maxMessage: s.b.maxMessage, maxPayload: maxPayload(&s.b.cfg), window: linkWindow,
+			planted: s.b.planted,
 		}, now, s.b.randomUint64())}
 	}
 	s.mu.Unlock()

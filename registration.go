@@ -138,11 +138,12 @@ func (r *registrar) claimID(ctx context.Context, session coordination.Session) (
 	}
 	// Once replaced, it stays so until the Controller has taken the broker out of
 	// every set that counts on the lost data.
-	replaced := known && (last.Replaced || last.Directory != directory)
+	replaced := known && (last.Replaced && !r.b.planted.has(bugReplacedForgotten) ||
+		last.Directory != directory && !r.b.planted.has(bugDirectoryIgnored))
 	// An unclean end is told once per open, by its first registration: when the
 	// Controller has cleared it, what is there now was got anew (D25).
 	sameOpen := last.Incarnation == r.incarnation
-	unclean := last.Unclean || !sameOpen && r.b.cfg.Store.Node().Unclean
+	unclean := last.Unclean || !sameOpen && r.b.cfg.Store.Node().Unclean && !r.b.planted.has(bugUncleanIgnored)
 	next := lastLife{
 		Directory: directory, Incarnation: r.incarnation, Rack: r.b.cfg.Rack, Replaced: replaced, Unclean: unclean,
 	}

@@ -224,7 +224,7 @@ func (r *replicaState) lead(now time.Duration) {
 	epoch := r.state.LeaderEpoch
 	last := r.epochs.last()
 	r.endRole(protocol.NotLeader)
-	if (epoch <= r.led || epoch <= last) && !r.env.planted.sameEpochAgain {
+	if (epoch <= r.led || epoch <= last) && !r.env.planted.has(bugSameEpochAgain) {
 		code := protocol.BehindLog
 		if epoch <= r.led {
 			code = protocol.LedBefore
@@ -239,14 +239,13 @@ func (r *replicaState) lead(now time.Duration) {
 	}
 	r.role, r.agreedIn = roleLeader, epoch
 	r.epochStart, r.leadSince, r.led, r.ledStored = r.end, now, epoch, false
-	r.epochs.assign(epoch, r.end)
+	if !r.env.planted.has(bugEpochEntryLate) {
+		r.epochs.assign(epoch, r.end)
+	}
 	r.epochsChanged = false
 	led := epoch
 	r.emit(storage.Op{Kind: storage.Meta, HW: r.hw, Epochs: r.epochList(), Led: &led}, pendingOp{end: r.end, led: epoch})
 	r.isr = isrState{committed: r.state.ISR}
-	if !r.env.planted.believeReports {
-		r.remotes = nil
-	}
 	r.syncRemotes(now)
 	r.marks = appendMarks{}
 	r.uncommitted, r.uncommittedBytes = nil, 0
@@ -280,7 +279,7 @@ func (r *replicaState) follow() {
 		return
 	}
 	r.role = roleFollower
-	if r.env.planted.cutToHW && r.end > r.hw {
+	if r.env.planted.has(bugCutToHW) && r.end > r.hw {
 		r.cut(r.hw)
 	}
 	r.note(note{kind: noteFollower, epoch: r.state.LeaderEpoch})
@@ -295,11 +294,10 @@ func (r *replicaState) endRole(code protocol.Code) {
 		r.note(note{kind: noteResigned, epoch: r.led, code: code})
 	}
 	r.flushFresh()
-	r.abandon(code)
-	r.role, r.isr = roleNone, isrState{}
-	if !r.env.planted.believeReports {
-		r.remotes = nil
+	if !r.env.planted.has(bugWaitersForgotten) {
+		r.abandon(code)
 	}
+	r.role, r.isr, r.remotes = roleNone, isrState{}, r.remembered()
 	r.uncommitted, r.uncommittedBytes = nil, 0
 	r.resetFetching()
 	r.agreed, r.toldHW = false, -1
@@ -410,6 +408,9 @@ func (r *replicaState) addBatch(b []byte, end int64) {
 	r.tail.push(cachedBatch{base: r.end, end: end, bytes: b})
 	r.env.shard.cached(r, int64(len(b)))
 	r.end = end
+	if r.env.planted.has(bugQueuedIsStored) {
+		r.stored = end
+	}
 }
 
 // finish ends the turn for this replica: one op, one look at the high watermark,

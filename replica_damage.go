@@ -23,6 +23,11 @@ func (r *replicaState) fail(err error) {
 	r.endRole(protocol.StorageFailed)
 	r.role, r.fault = roleFailed, because(fmt.Errorf("tidemark: partition %s", r.id), err)
 	r.note(note{kind: noteDamaged, epoch: r.state.LeaderEpoch, err: r.fault})
+	if r.env.planted.has(bugClearedInISR) && r.mayClear() {
+		r.clear()
+		r.follow()
+		return
+	}
 	r.reportFailure()
 }
 
@@ -64,8 +69,9 @@ func (r *replicaState) mayClear() bool {
 		}
 	}
 	s := &r.state
-	return r.failedIn != noEpoch && s.LeaderEpoch > r.failedIn && s.Assigned(r.env.self) && !s.InISR(r.env.self) &&
-		!s.Eligible(r.env.self) && s.Leader != protocol.NoLeader && s.Leader != r.env.self
+	uncounted := r.failedIn != noEpoch && s.LeaderEpoch > r.failedIn && !s.InISR(r.env.self) && !s.Eligible(r.env.self)
+	return (uncounted || r.env.planted.has(bugClearedInISR)) &&
+		s.Assigned(r.env.self) && s.Leader != protocol.NoLeader && s.Leader != r.env.self
 }
 
 // clear empties a log that failed. What it once led stays known (D11): a damaged

@@ -21,7 +21,7 @@ func TestS016FastBounces(t *testing.T) {
 		t.Helper()
 		st := s.w.stored("t", 0)
 		for range 100 {
-			if st = s.w.stored("t", 0); len(st.ISR) == 2 && st.Leader >= 0 {
+			if st = s.w.stored("t", 0); len(st.ISR) == 2 && st.Leader >= 0 && st.LeaderBrokerEpoch == s.w.records.live[st.Leader] {
 				break
 			}
 			s.settle(20 * time.Millisecond)
@@ -32,7 +32,7 @@ func TestS016FastBounces(t *testing.T) {
 			r := b.broker.loops[0].shard.replicas[id]
 			require.Equal(t, []int64{n, n, n}, []int64{r.end, r.stored, r.hw}, "broker %d %s", b.id, when)
 		}
-		require.NoError(t, s.w.check.err, when)
+		require.NoError(t, s.w.check.err(), when)
 	}
 	bounce := func(b *simBroker, away time.Duration) {
 		b.crash(0)

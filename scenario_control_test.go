@@ -345,7 +345,7 @@ func TestS109ControllerLosesItsSession(t *testing.T) {
 	w.append(w.up()[0], protocol.PartitionID{Topic: topic.ID}, AcksAll)
 	w.rest(simSession)
 	require.Equal(t, 1, w.check.stats.acks)
-	require.NoError(t, w.check.err)
+	require.NoError(t, w.check.err())
 }
 
 // flakyStore fails one call around the claim of the Controller's key.

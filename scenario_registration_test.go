@@ -211,11 +211,11 @@ func TestR09WipedBroker(t *testing.T) {
 	}
 	whole := func(t *testing.T, w *simWorld, id protocol.PartitionID, records int) {
 		w.rest(5 * simSession)
-		require.NoError(t, w.check.err)
+		require.NoError(t, w.check.err())
 		require.Len(t, w.stored("t", 0).ISR, 3)
 		for _, x := range w.all() {
 			require.Len(t, w.check.logs[x.id][id].entries, records, "broker %d", x.id)
-			require.False(t, w.replaced(x))
+			require.False(t, w.records.doubtful(x, false))
 		}
 	}
 	t.Run("it is there before the others", func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestS116VersionConflictEnds(t *testing.T) {
 	}
 	require.Len(t, w.stored("t", n).ISR, 4)
 	require.Less(t, w.now-began, 3*simSession)
-	require.NoError(t, w.check.err)
+	require.NoError(t, w.check.err())
 	w.append(leader, id, AcksAll)
 	w.rest(simSession)
 	require.Equal(t, 2, w.check.stats.acks)

@@ -69,14 +69,8 @@ func (s *script) append(a scriptArgs) {
 		s.printf("broker %d knows no leader", via.id)
 		return
 	}
-	r := route{via: via.broker, leader: st.Leader, epoch: st.LeaderEpoch, id: id}
 	for _, value := range a.list("value") {
-		batch, err := encodeBatch(&via.broker.cfg, &TopicConfig{}, NoCompression, []Record{{Value: []byte(value), Timestamp: time.UnixMilli(1)}})
-		if err != nil {
-			a.d.Fatalf(a.t, "%v", err)
-		}
-		sent := r.append(protocol.Append{LeaderEpoch: -1, Acks: acks, Batch: batch}, nil, func(ans protocol.AppendAnswer) {
-			s.w.check.answered(id, value, acks, ans)
+		sent := s.w.attempt(via, id, &simAppend{value: value, acks: acks}, &st, protocol.Append{LeaderEpoch: -1}, nil, func(ans protocol.AppendAnswer) {
 			s.appended(value, ans)
 		})
 		if !sent {
@@ -236,8 +230,8 @@ func (s *script) status(a scriptArgs) {
 }
 
 func (s *script) check(a scriptArgs) {
-	if s.w.check.err != nil {
-		s.printf("%v", s.w.check.err)
+	if s.w.check.err() != nil {
+		s.printf("%v", s.w.check.err())
 	}
 	if !a.has("whole") {
 		return

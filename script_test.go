@@ -61,8 +61,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	a := scriptArgs{t, d}
 	command(s, a)
-	if s.w.check.err != nil {
-		t.Errorf("%s: %v", d.Pos, s.w.check.err)
+	if s.w.check.err() != nil {
+		t.Errorf("%s: %v", d.Pos, s.w.check.err())
 	}
 	if len(s.out) == 0 {
 		return "ok\n"
@@ -189,6 +189,7 @@ func (s *script) round() {
 			b.store.Sync(1 << 20)
 		}
 		b.run()
+		b.readCold()
 		b.tick()
 	}
 	for i, n := 0, len(s.w.flights); n > 0; n-- {

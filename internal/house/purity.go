@@ -10,7 +10,7 @@ import (
 // state machines whose effects depend on their arguments alone.
 var pureFiles = []string{
 	"replica*.go", "leader*.go", "follower*.go", "isr.go", "hw.go", "epoch.go", "election.go", "metadata*.go",
-	"image.go", "member*.go", "link*.go", "shard*.go", "tail.go", "events.go", "place.go",
+	"member*.go", "link*.go", "shard*.go", "tail.go", "events.go", "place.go", "planted.go",
 }
 
 // impureImports bring in I/O, a lock, a goroutine or chance, with all below them.

@@ -1,0 +1,220 @@
+package tidemark
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidemark-log/tidemark/protocol"
+)
+
+// What clients must be able to rely on, whatever happens, and the rules of this
+// protocol that no single log shows: one type each.
+type (
+	lostWrite          struct{}                             // what was acknowledged is in all logs in the end
+	inconsistentOffset struct{}                             // acknowledgements, reads and logs agree on what is at an offset
+	abortedRead        struct{}                             // what was refused is in no log
+	duplicate          struct{ at map[string]int64 }        // what was sent once is committed once
+	inOrder            struct{}                             // a producer's records are acknowledged in the order in which it sent them
+	highWatermark      struct{}                             // it never falls within an epoch, and stays within what is stored
+	samePrefix         struct{}                             // below its high watermark every replica has what is committed
+	epochs             struct{ acks map[simTerm]int32 }     // one broker acknowledges in an epoch; what is recorded only moves on
+	finalSweep         struct{}                             // in the end all disks have the same
+	minISR             struct{}                             // with fewer in sync than asked for, nothing becomes committed
+	lagBounds          struct{ ends map[simCopy]*simMarks } // who keeps up stays, who does not is not admitted
+	storedAck          struct{}                             // what a leader acknowledged by itself is on its disk
+	foundBroken        struct{}                             // a log can be read
+)
+
+func (lostWrite) rule() string          { return "lost write" }
+func (inconsistentOffset) rule() string { return "inconsistent offset" }
+func (abortedRead) rule() string        { return "aborted read" }
+func (*duplicate) rule() string         { return "duplicate" }
+func (*inOrder) rule() string           { return "order" }
+func (*highWatermark) rule() string     { return "HW" }
+func (samePrefix) rule() string         { return "prefix" }
+func (*epochs) rule() string            { return "epoch" }
+func (finalSweep) rule() string         { return "final sweep" }
+func (minISR) rule() string             { return "MinISR" }
+func (*lagBounds) rule() string         { return "D10" }
+func (storedAck) rule() string          { return "D1" }
+func (foundBroken) rule() string        { return "unreadable" }
+
+// healed checks, once everything has recovered, that what was acknowledged is there.
+func (k lostWrite) healed(c *simCheck, id protocol.PartitionID, log []simEntry) {
+	for o, value := range c.partition(id).acked {
+		if o >= int64(len(log)) || log[o].value != value {
+			c.fail(k, "%s: %s was acknowledged at %d; the log ends at %d", id, value, o, len(log))
+		}
+	}
+}
+
+func (k inconsistentOffset) answer(c *simCheck, p *simPartition, a *simAppend, ans *protocol.AppendAnswer) {
+	if a.acks != AcksAll {
+		return
+	}
+	o := int(ans.Base)
+	switch was, again := p.acked[ans.Base]; {
+	case again && was != a.value:
+		c.fail(k, "%s: acknowledged at %d in epoch %d was %s, and now %s", p.id, o, ans.LeaderEpoch, was, a.value)
+	case o >= len(p.committed) || p.committed[o].value != a.value:
+		c.fail(k, "%s: %s was acknowledged at %d, which is not what is committed there; %d are", p.id, a.value, o, len(p.committed))
+	}
+}
+
+func (k inconsistentOffset) read(c *simCheck, p *simPartition, rec *Record, ans *protocol.ReadAnswer) {
+	if rec.Offset >= int64(len(p.committed)) || rec.Offset >= ans.HW {
+		c.fail(k, "%s: a reader got %s at %d, with HW %d; %d are committed", p.id, rec.Value, rec.Offset, ans.HW, len(p.committed))
+	}
+}
+
+func (k *duplicate) replica(c *simCheck, v *simView) {
+	if !v.leads() || v.p.unclean > 0 {
+		return
+	}
+	for o := len(v.p.committed); o < int(v.now.hw) && o < len(v.log.entries); o++ {
+		value := v.log.entries[o].value
+		if was, ok := k.at[value]; ok && was != int64(o) && !c.appends[value].again {
+			c.fail(k, "%s was sent once and is committed at %d and %d", value, was, o)
+		}
+		k.at[value] = int64(o)
+	}
+}
+
+func (k *inOrder) answer(c *simCheck, at *simPartition, a *simAppend, ans *protocol.AppendAnswer) {
+	p := a.producer
+	if p == nil || a.again || at.unclean > 0 { // what was given up left its offsets to others
+		return
+	}
+	for _, other := range p.acked {
+		if other.number < a.number && other.offset > ans.Base || other.number > a.number && other.offset < ans.Base {
+			c.fail(k, "%s was sent as number %d and acknowledged at %d, %s as number %d at %d", a.value, a.number, ans.Base, other.value, other.number, other.offset)
+		}
+	}
+	p.acked = append(p.acked, a)
+}
+
+func (k *highWatermark) replica(c *simCheck, v *simView) {
+	switch n := &v.now; {
+	case n.role == roleFailed:
+	case n.hw < n.start || n.hw > n.stored || n.stored > n.end:
+		c.fail(k, "%v has log start %d, HW %d, stored %d, log end %d", v, n.start, n.hw, n.stored, n.end)
+	case v.goesOn() && n.hw < v.was.hw && (n.role != roleFollower || v.was.agreed): // the first answer of an epoch may lower it (FT-9)
+		c.fail(k, "%v: HW falls from %d to %d", v, v.was.hw, n.hw)
+	}
+}
+
+func (k samePrefix) replica(c *simCheck, v *simView) {
+	if v.now.role == roleFailed || v.goesOn() && v.was.hw == v.now.hw || v.p.unclean > 0 && v.r.agreedIn < v.p.unclean {
+		return
+	}
+	for o := 0; o < int(v.now.hw) && o < len(v.log.entries); o++ {
+		if o >= len(v.p.committed) {
+			if v.leads() {
+				return // it commits this by itself, just now
+			}
+			c.fail(k, "%v has HW %d, nobody committed more than %d", v, v.now.hw, o)
+			return
+		}
+		if v.log.entries[o] != v.p.committed[o] {
+			c.fail(k, "%v has HW %d and %v at %d, committed is %v", v, v.now.hw, v.log.entries[o], o, v.p.committed[o])
+			return
+		}
+	}
+}
+
+func (k *epochs) answer(c *simCheck, p *simPartition, a *simAppend, ans *protocol.AppendAnswer) {
+	term := simTerm{p.id, ans.LeaderEpoch}
+	if who, ok := k.acks[term]; ok && who != a.leader {
+		c.fail(k, "%s: brokers %d and %d acknowledge in epoch %d", p.id, who, a.leader, term.epoch)
+	}
+	k.acks[term] = a.leader
+}
+
+func (k *epochs) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
+	switch {
+	case was == nil:
+	case is.PartitionEpoch != was.PartitionEpoch+1:
+		c.fail(k, "%s: partition epoch %d follows %d", id, is.PartitionEpoch, was.PartitionEpoch)
+	case is.LeaderEpoch < was.LeaderEpoch || is.ControllerEpoch < was.ControllerEpoch:
+		c.fail(k, "%s: leader epoch %d, controller epoch %d follow %d and %d", id, is.LeaderEpoch, is.ControllerEpoch, was.LeaderEpoch, was.ControllerEpoch)
+	case is.LeaderEpoch == was.LeaderEpoch && (is.Leader != was.Leader || is.LeaderBrokerEpoch != was.LeaderBrokerEpoch):
+		c.fail(k, "%s: the leader changes within epoch %d: %+v, %+v", id, is.LeaderEpoch, was, is)
+	}
+}
+
+func (k minISR) replica(c *simCheck, v *simView) {
+	if v.now.role != roleLeader || !v.goesOn() || v.now.hw <= v.was.hw {
+		return
+	}
+	if s := &v.r.state; len(s.ISR) < int(s.MinISR) {
+		c.fail(k, "%v: HW rises from %d to %d, ISR %v, MinISR %d", v, v.was.hw, v.now.hw, s.ISR, s.MinISR)
+	}
+}
+
+// simCopy is one leadership.
+type simCopy struct {
+	open  *Broker
+	id    protocol.PartitionID
+	epoch int32
+}
+
+// simMarks says when which offset was appended.
+type simMarks struct {
+	since time.Duration
+	ends  []mark // at a time the log's end rose from offset
+}
+
+func (m *simMarks) appendedAt(offset int64) time.Duration {
+	at := m.since
+	for _, e := range m.ends {
+		if e.offset > offset {
+			break
+		}
+		at = e.at
+	}
+	return at
+}
+
+func (k *lagBounds) replica(c *simCheck, v *simView) {
+	if v.now.role != roleLeader {
+		return
+	}
+	now, at := v.b.broker.now(), simCopy{v.now.open, v.r.id, v.now.epoch}
+	marks := k.ends[at]
+	if marks == nil {
+		marks = &simMarks{since: v.r.leadSince}
+		k.ends[at] = marks
+	}
+	if v.goesOn() && v.now.end > v.was.end {
+		marks.ends = append(marks.ends, mark{v.was.end, now})
+	}
+	p := v.now.pending
+	if p == nil || p == v.was.pending {
+		return
+	}
+	cfg := &v.r.env.cfg
+	if m := v.r.remote(p.added); m != nil && v.r.lag(now, m) > cfg.MaxLag/2 {
+		c.fail(k, "%v would admit broker %d, which lags %v", v, m.id, v.r.lag(now, m))
+	}
+	for _, id := range v.r.isr.committed {
+		m := v.r.remote(id)
+		if p.added >= 0 || m == nil || slices.ContainsFunc(p.proposal.ISR, func(m protocol.Member) bool { return m.ID == id }) {
+			continue
+		}
+		lag := v.r.lag(now, m)
+		if m.stored >= 0 {
+			// The leader's own marks are this coarse (D10).
+			lag = min(lag, now-marks.appendedAt(m.stored)+cfg.MaxLag/32+cfg.JoinWindow/4)
+		}
+		if lag <= cfg.MaxLag {
+			c.fail(k, "%v would leave out broker %d, which lags %v: stored %d of %d", v, id, lag, m.stored, v.now.end)
+		}
+	}
+}
+
+func (k storedAck) answer(c *simCheck, p *simPartition, a *simAppend, ans *protocol.AppendAnswer) {
+	r := c.w.replica(a.leader, p.id)
+	if r != nil && r.role == roleLeader && r.state.LeaderEpoch == ans.LeaderEpoch && r.stored <= ans.Base {
+		c.fail(k, "%s: broker %d acknowledged %s at %d, and has stored %d", p.id, a.leader, a.value, ans.Base, r.stored)
+	}
+}
