@@ -30,7 +30,14 @@ import (
 //	log broker=B                the log, epoch by epoch
 //	isr                         the partition as the Controller recorded it
 //	status                      every replica as it is
+//	elect [preferred|unclean] [broker=B]   has the Controller elect a leader
 //	check [whole]               the invariants; whole: all copies are equal and committed
+//
+// A run of the simulator is written down with three more:
+//
+//	world seed=N brokers=N partitions=N min-isr=N budget=N [background] [lossy] [wire]
+//	play                        what its lines say; see newSimVerbs
+//	recover                     all faults end, and everything is well again within a bound
 var scriptCommands = map[string]func(s *script, a scriptArgs){
 	"cluster": (*script).cluster, "topic": (*script).topic, "append": (*script).append,
 	"deliver": (*script).deliver, "hold": (*script).hold, "release": (*script).release,
@@ -39,6 +46,7 @@ var scriptCommands = map[string]func(s *script, a scriptArgs){
 	"tick": (*script).tick, "crash": (*script).crash, "restart": (*script).restart,
 	"session-loss": (*script).sessionLoss, "stabilize": (*script).stabilize,
 	"read": (*script).read, "log": (*script).log, "isr": (*script).isr, "status": (*script).status, "check": (*script).check,
+	"elect": (*script).elect, "world": (*script).world, "play": (*script).play, "recover": (*script).recover,
 }
 
 func (s *script) cluster(a scriptArgs) {
@@ -227,6 +235,17 @@ func (s *script) status(a scriptArgs) {
 		}
 		s.printf("%d %v in epoch %d, log [%d, %d), stored %d, hw %d", b.id, r.role, r.state.LeaderEpoch, r.start, r.end, r.stored, r.hw)
 	}
+}
+
+func (s *script) elect(a scriptArgs) {
+	topic, id := s.partition(a)
+	kind := protocol.ElectPreferred
+	if a.has("unclean") {
+		kind = protocol.ElectUnclean
+	}
+	s.w.command(s.w.up()[0], protocol.Command{
+		Kind: kind, Topic: s.topics[topic], Partition: id.Partition, Broker: int32(a.num("broker", -1)),
+	}, func(ans protocol.CommandAnswer) { s.printf("%v %s", ans.Code, ans.Detail) })
 }
 
 func (s *script) check(a scriptArgs) {

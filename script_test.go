@@ -53,8 +53,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	if !ok {
 		d.Fatalf(t, "unknown command %q", d.Cmd)
 	}
-	if s.w == nil && d.Cmd != "cluster" {
-		d.Fatalf(t, "a script begins with `cluster`")
+	if s.w == nil && d.Cmd != "cluster" && d.Cmd != "world" {
+		d.Fatalf(t, "a script begins with `cluster` or `world`")
 	}
 	if s.w != nil {
 		s.w.t = t

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
@@ -52,48 +53,40 @@ func (s *simStats) zero() (names []string) {
 type simSpec struct {
 	seed   uint64
 	steps  int
-	choose simChoices // nil: of the seed
+	kind   *simWorldKind // nil: drawn
+	choose simChoices    // nil: of the seed
+	play   []*simAction  // when there is a kind: what is done, and nothing else
 	bug    planted
 	only   []string // the rules that count; nil: all
 	trace  func(format string, args ...any)
+	logger func(broker int32) *slog.Logger
 }
 
 // simulate goes through one run. A panic of a broker is a violation like others.
 func simulate(ctx context.Context, spec simSpec) (run *simRun, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	choose := spec.choose
-	if choose == nil {
-		choose = newSeedChoices(spec.seed)
+	run = &simRun{choose: spec.choose}
+	if run.choose == nil {
+		run.choose = newSeedChoices(spec.seed)
 	}
-	kind := drawWorldKind(choose)
-	run = &simRun{}
 	defer func() {
 		if p := recover(); p != nil {
 			err = &simViolation{"panic", fmt.Sprintf("%v\n%s", p, debug.Stack())}
 		}
 	}()
-	w := startSimWorld(ctx, spec.seed, kind.brokers, spec.bug, func(w *simWorld) {
-		run.w = w
-		w.lossy, w.background = kind.lossy, kind.background
-		if w.wire = kind.wire; w.wire {
-			w.maxMessage = 170 // hardly anything goes without fragments
-		}
-		w.adjust = func(c *Config) { c.MemoryBudget = kind.budget }
-		w.check.only = spec.only
-		if spec.trace != nil {
-			w.trace = func(format string, args ...any) {
-				spec.trace("%8.3fs %s", w.now.Seconds(), fmt.Sprintf(format, args...))
-			}
-		}
-	})
-	w.trace("%+v", kind)
-	w.createTopic("t", TopicConfig{
-		Partitions: kind.partitions, ReplicationFactor: min(3, int32(kind.brokers)), MinISR: kind.minISR, Background: kind.background,
-	})
-	run = newSimRun(w, choose)
-	run.walk(spec.steps)
-	return run, w.check.err()
+	if spec.kind == nil {
+		run.kind = drawWorldKind(run.choose)
+	} else {
+		run.kind = *spec.kind
+	}
+	run.w = run.kind.start(ctx, spec)
+	if spec.kind != nil {
+		run.play(spec.play)
+	} else {
+		run.walk(spec.steps)
+	}
+	return run, run.w.check.err()
 }
 
 // TestSim goes through random runs: one line for each seed that fails, one for all.
@@ -121,6 +114,9 @@ func TestSim(t *testing.T) {
 					spec.trace = t.Logf
 				}
 				run, err := simulate(t.Context(), spec)
+				if err != nil && *simSave != "" {
+					saveSimRun(t, spec, run, err)
+				}
 				mu.Lock()
 				if err != nil {
 					failed = append(failed, seed)

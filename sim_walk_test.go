@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 // simRun is one run: a world, what is done to it, and how it ended.
 type simRun struct {
 	w       *simWorld
+	kind    simWorldKind
 	choose  simChoices
 	faults  []simFault
 	total   int   // of the faults' weights
@@ -190,17 +192,16 @@ var simWorkKinds = []simFault{
 
 func (r *simRun) any() int32 { return 1 + int32(r.choose.intn(len(r.w.brokers))) }
 
-// newSimRun draws what kind of world it will be.
-func newSimRun(w *simWorld, choose simChoices) *simRun {
-	r := &simRun{w: w, choose: choose, trouble: 1 + choose.intn(24), relief: 4 + choose.intn(16)}
+// draw draws which faults the run has, and how often.
+func (r *simRun) draw() {
+	r.trouble, r.relief = 1+r.choose.intn(24), 4+r.choose.intn(16)
 	for _, kind := range simFaultKinds {
-		if choose.intn(2) == 0 {
-			weight := 1 + choose.intn(8)
+		if r.choose.intn(2) == 0 {
+			weight := 1 + r.choose.intn(8)
 			r.faults = append(r.faults, simFault{weight, kind})
 			r.total += weight
 		}
 	}
-	return r
 }
 
 // next chooses an action: most of the time something that has to happen for the
@@ -266,15 +267,34 @@ func (r *simRun) repair() *simAction {
 
 // walk does up to so many actions, and then has the world heal.
 func (r *simRun) walk(steps int) {
+	r.draw()
 	for range steps {
 		if r.choose.spent() || r.w.check.violation != nil {
 			break
 		}
 		if a := r.next(); a != nil {
-			r.actions = append(r.actions, a)
-			r.w.do(a)
+			r.do(a)
 		}
 	}
+	r.heal()
+}
+
+// play does what another run did.
+func (r *simRun) play(actions []*simAction) {
+	for _, a := range actions {
+		if r.w.check.violation == nil {
+			r.do(a)
+		}
+	}
+	r.heal()
+}
+
+func (r *simRun) do(a *simAction) {
+	r.actions = append(r.actions, a)
+	r.w.do(a)
+}
+
+func (r *simRun) heal() {
 	if r.w.check.violation == nil {
 		r.w.heal()
 	}
@@ -289,6 +309,33 @@ type simWorldKind struct {
 	lossy      bool
 	wire       bool
 	budget     int64 // memory of a broker
+}
+
+// start starts such a world, with a topic.
+func (k *simWorldKind) start(ctx context.Context, spec simSpec) *simWorld {
+	w := startSimWorld(ctx, spec.seed, k.brokers, spec.bug, func(w *simWorld) {
+		w.lossy, w.background = k.lossy, k.background
+		if w.wire = k.wire; w.wire {
+			w.maxMessage = 170 // hardly anything goes without fragments
+		}
+		w.adjust = func(c *Config) {
+			c.MemoryBudget = k.budget
+			if spec.logger != nil {
+				c.Logger = spec.logger(c.ID)
+			}
+		}
+		w.check.only = spec.only
+		if spec.trace != nil {
+			w.trace = func(format string, args ...any) {
+				spec.trace("%8.3fs %s", w.now.Seconds(), fmt.Sprintf(format, args...))
+			}
+		}
+	})
+	w.trace("%+v", *k)
+	w.createTopic("t", TopicConfig{
+		Partitions: k.partitions, ReplicationFactor: min(3, int32(k.brokers)), MinISR: k.minISR, Background: k.background,
+	})
+	return w
 }
 
 func drawWorldKind(choose simChoices) simWorldKind {
@@ -310,9 +357,30 @@ func drawWorldKind(choose simChoices) simWorldKind {
 	return k
 }
 
-// heal ends all faults, and requires that the cluster recovers within a bound, takes
-// records again, and then is silent.
+// heal ends all faults, and requires that the cluster recovers, takes records again,
+// and then is silent; and that all disks are equal.
 func (w *simWorld) heal() {
+	err := w.recover()
+	if err == nil {
+		err = w.tryAppends()
+	}
+	if err == nil {
+		err = w.until(healBound, w.healed)
+	}
+	if err == nil {
+		err = w.silent()
+	}
+	w.notHealed(err)
+	if w.check.violation == nil {
+		w.check.sweep()
+	}
+}
+
+// healBound is how long a cluster may take to recover.
+const healBound = 40 * time.Second
+
+// recover ends all faults, and requires that everything is well within a bound.
+func (w *simWorld) recover() error {
 	w.trace("heal")
 	clear(w.cut)
 	w.outageOver()
@@ -330,28 +398,21 @@ func (w *simWorld) heal() {
 		b.paused = false
 		b.run()
 	}
-	const bound = 40 * time.Second
-	err := w.until(bound, w.healed)
-	if err == nil {
-		err = w.tryAppends()
+	err := w.until(healBound, w.healed)
+	w.notHealed(err)
+	if w.check.violation == nil {
+		for _, id := range w.check.allPartitions() {
+			lostWrite{}.healed(w.check, id, w.check.logs[w.records.states[id].Leader][id].entries)
+		}
 	}
-	if err == nil {
-		err = w.until(bound, w.healed)
-	}
-	if err == nil {
-		err = w.silent()
-	}
-	if err != nil {
-		w.check.fail(inv10{}, "not healed after %v: %v", bound, err)
+	return err
+}
+
+func (w *simWorld) notHealed(err error) {
+	if err != nil && w.check.violation == nil {
+		w.check.fail(inv10{}, "not healed after %v: %v", healBound, err)
 		w.describe()
 	}
-	if w.check.violation != nil {
-		return
-	}
-	for _, id := range w.check.allPartitions() {
-		lostWrite{}.healed(w.check, id, w.check.logs[w.records.states[id].Leader][id].entries)
-	}
-	w.check.sweep()
 }
 
 // until settles the world until a condition holds; it returns why it does not.
