@@ -16,10 +16,11 @@ type file struct {
 	guard *Guard
 	name  string
 
-	// A WAL is written from its start on and synced by one goroutine.
-	isWAL   bool
-	wal     uint64
-	written int64
+	// Of WALs and manifests; they are written from their start on and synced by one
+	// goroutine at a time.
+	isWAL, isManifest bool
+	num               uint64
+	written           int64
 
 	mu    sync.Mutex
 	users int
@@ -96,13 +97,8 @@ func (f *file) SyncData() error { return f.sync(f.inner.SyncData) }
 func (f *file) sync(op func() error) error {
 	return f.change(func() error {
 		err := op()
-		if err == nil && f.isWAL {
-			g := f.guard
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if f.wal >= g.wal.Num {
-				g.wal = WALPosition{f.wal, f.written}
-			}
+		if err == nil && (f.isWAL || f.isManifest) {
+			f.guard.reached(f)
 		}
 		return err
 	})

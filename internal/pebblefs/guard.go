@@ -2,6 +2,7 @@ package pebblefs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -49,7 +50,8 @@ type Guard struct {
 	writing int            // writes that are inside the real file system now
 	files   map[*file]bool // open handles
 	lock    io.Closer      // directory lock
-	wal     WALPosition    // of the WAL that was synced last
+	synced  Synced         // how far
+	unnamed Position       // ... a new manifest, whose name may not be on the disk
 	idle    chan struct{}  // closed when fenced, writing is 0, and handles and lock are released
 	leaving bool           // they are being released
 	hurry   chan struct{}  // closed when nobody should be slowed down any more
@@ -57,17 +59,44 @@ type Guard struct {
 
 var _ vfs.FS = (*Guard)(nil)
 
-// WALPosition says how much of a WAL is on the disk.
-type WALPosition struct {
-	Num    uint64
-	Synced int64 // bytes
+// Synced says how much of Pebble's newest WAL and newest manifest is on the disk.
+type Synced struct{ WAL, Manifest Position }
+
+// Position is how many bytes of the file with a number are on the disk.
+type Position struct {
+	Num   uint64
+	Bytes int64
 }
 
-// WAL returns how much of the newest WAL is on the disk.
-func (g *Guard) WAL() WALPosition {
+// Synced returns how much is on the disk.
+func (g *Guard) Synced() Synced {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.wal
+	return g.synced
+}
+
+// reached takes note of a sync of f.
+func (g *Guard) reached(f *file) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := Position{f.num, f.written}
+	switch {
+	case f.isManifest && f.num > g.synced.Manifest.Num:
+		g.unnamed = at
+	case f.isManifest && f.num == g.synced.Manifest.Num:
+		g.synced.Manifest = at
+	case f.isWAL && f.num >= g.synced.WAL.Num:
+		g.synced.WAL = at
+	}
+}
+
+// named takes note of a sync of the directory.
+func (g *Guard) named() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.unnamed.Num > g.synced.Manifest.Num {
+		g.synced.Manifest = g.unnamed
+	}
 }
 
 // NewGuard makes the guard of one open on fs. It returns errors until Live is called.
@@ -264,7 +293,9 @@ func (g *Guard) Unwrap() vfs.FS { return g.FS }
 // wrap registers a new handle.
 func (g *Guard) wrap(name string, f vfs.File) vfs.File {
 	w := &file{inner: f, guard: g, name: filepath.Base(name)}
-	w.wal, w.isWAL = WALNumber(w.name)
+	if w.num, w.isWAL = WALNumber(w.name); !w.isWAL {
+		w.num, w.isManifest = manifestNumber(w.name)
+	}
 	g.mu.Lock()
 	late := g.leaving
 	if !late {
@@ -307,7 +338,13 @@ func (g *Guard) settle(name string) error {
 	if !strings.HasPrefix(g.FS.PathBase(name), pebbleMarker) {
 		return nil
 	}
-	return g.change(func() error { return SyncDir(g.FS, g.FS.PathDir(name)) })
+	return g.change(func() error {
+		err := SyncDir(g.FS, g.FS.PathDir(name))
+		if err == nil {
+			g.named()
+		}
+		return err
+	})
 }
 
 func (g *Guard) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
@@ -394,6 +431,20 @@ func (g *Guard) RemoveAll(name string) error {
 func WALNumber(name string) (uint64, bool) {
 	digits, isLog := strings.CutSuffix(name, ".log")
 	if !isLog {
+		return 0, false
+	}
+	num, err := strconv.ParseUint(digits, 10, 64)
+	return num, err == nil
+}
+
+const manifestPrefix = "MANIFEST-"
+
+// ManifestName is the name of a manifest.
+func ManifestName(num uint64) string { return fmt.Sprintf(manifestPrefix+"%06d", num) }
+
+func manifestNumber(name string) (uint64, bool) {
+	digits, isManifest := strings.CutPrefix(name, manifestPrefix)
+	if !isManifest {
 		return 0, false
 	}
 	num, err := strconv.ParseUint(digits, 10, 64)

@@ -101,6 +101,49 @@ func TestDirectoryIsSyncedAroundMarkers(t *testing.T) {
 	<-guard.Fence()
 }
 
+// What a guard says is synced is what a power cut cannot take: of a new manifest
+// nothing, until its name is on the disk too.
+func TestSynced(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	require.NoError(t, pebblefs.MakeDir(mem, "d"))
+	guard := pebblefs.NewGuard(mem)
+	guard.Live()
+	create := func(name string) vfs.File {
+		f, err := guard.Create("d/"+name, vfs.WriteCategoryUnspecified)
+		require.NoError(t, err)
+		return f
+	}
+	put := func(f vfs.File, n int) {
+		_, err := f.Write(make([]byte, n))
+		require.NoError(t, err)
+	}
+	want := pebblefs.Synced{}
+	wal, manifest := create("000005.log"), create(pebblefs.ManifestName(7))
+	put(wal, 10)
+	put(manifest, 20)
+	require.Equal(t, want, guard.Synced())
+	require.NoError(t, wal.Sync())
+	require.NoError(t, manifest.Sync())
+	want.WAL = pebblefs.Position{Num: 5, Bytes: 10}
+	require.Equal(t, want, guard.Synced())
+	marker := create("marker.manifest.000001.MANIFEST-000007")
+	want.Manifest = pebblefs.Position{Num: 7, Bytes: 20}
+	require.Equal(t, want, guard.Synced())
+	require.True(t, exists(t, mem.CrashClone(vfs.CrashCloneCfg{}), "d/MANIFEST-000007"))
+	put(manifest, 1)
+	put(wal, 1)
+	require.NoError(t, manifest.Sync())
+	require.NoError(t, wal.SyncData())
+	want.Manifest.Bytes, want.WAL.Bytes = 21, 11
+	require.Equal(t, want, guard.Synced())
+	next := create("MANIFEST-000009")
+	put(next, 5)
+	require.NoError(t, next.Sync())
+	require.Equal(t, want, guard.Synced())
+	require.NoError(t, errors.Join(wal.Close(), manifest.Close(), next.Close(), marker.Close()))
+	<-guard.Fence()
+}
+
 var errDisk = errors.New("disk on fire")
 
 // The first failure is told once, to whom it may concern, also when that asks late;

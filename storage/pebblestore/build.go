@@ -256,8 +256,7 @@ func (w writer) set(key, value []byte)    { _ = w.b.Set(key, value, nil) }
 func (w writer) del(key []byte)           { _ = w.b.Delete(key, nil) }
 func (w writer) delRange(from, to []byte) { _ = w.b.DeleteRange(from, to, nil) }
 
-// mark tells a later open how much of the WAL must be readable.
+// mark tells a later open how much it must be able to read.
 func (w writer) mark(s *Store) {
-	at := s.guard.WAL()
-	_ = w.b.LogData(walMark(s.directory, at.Num, at.Synced), nil)
+	_ = w.b.LogData(syncedMark(s.directory, s.guard.Synced()), nil)
 }

@@ -1,6 +1,7 @@
 package pebblestore
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -139,20 +140,26 @@ func (s *Store) closeDB() {
 		}
 	}()
 	if s.guard.Err() == nil {
-		b := s.db.NewBatch()
-		writer{b}.mark(s)
-		if err := s.apply(b); err != nil {
+		if err := s.leaveMark(); err != nil {
 			s.guard.Fail(err)
 			if s.wedged.Load() {
 				return
 			}
-		} else if err := b.SyncWait(); err != nil {
-			s.guard.Fail(err)
 		}
 	}
 	if err := s.db.Close(); err != nil {
 		s.guard.Fail(fmt.Errorf("pebblestore: close: %w", err))
 	}
+}
+
+// leaveMark writes a mark of all that was synced so far, and syncs it.
+func (s *Store) leaveMark() error {
+	b := s.db.NewBatch()
+	writer{b}.mark(s)
+	if err := s.apply(b); err != nil {
+		return err
+	}
+	return errors.Join(b.SyncWait(), b.Close())
 }
 
 // abandon makes the finisher stop waiting for the committer and the syncer. It

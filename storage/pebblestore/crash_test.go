@@ -1,6 +1,7 @@
 package pebblestore_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -22,8 +23,8 @@ type probe struct{ said string }
 func (p *probe) Errorf(format string, args ...any) { p.said = fmt.Sprintf(format, args...) }
 func (p *probe) FailNow()                          { panic(p) }
 
-// shows tells whether the store is in the state of the model.
-func shows(s storage.Store, m *storagetest.Model) (said string) {
+// probed is what f requires that does not hold.
+func probed(f func(t require.TestingT)) (said string) {
 	p := &probe{}
 	defer func() {
 		if r := recover(); r != nil && r != any(p) {
@@ -31,15 +32,20 @@ func shows(s storage.Store, m *storagetest.Model) (said string) {
 		}
 		said = p.said
 	}()
-	m.Check(p, s)
+	f(p)
 	return ""
+}
+
+// shows tells whether the store is in the state of the model.
+func shows(s storage.Store, m *storagetest.Model) (said string) {
+	return probed(func(t require.TestingT) { m.Check(t, s) })
 }
 
 // A power cut at any moment leaves a prefix of the groups, no shorter than what
 // was promised, and each of them whole.
 func TestPowerCut(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		mem := vfs.NewCrashableMem()
+		mem := newCrashMem()
 		model := storagetest.NewModel()
 		for range rapid.IntRange(1, 3).Draw(rt, "lives") {
 			s, err := pebblestore.Open("d", small(mem))
@@ -60,10 +66,7 @@ func TestPowerCut(t *testing.T) {
 			}
 			promised := d.promised()
 			percent := rapid.SampledFrom([]int{0, 0, 10, 50, 90, 100}).Draw(rt, "unsynced data kept")
-			crashed := mem.CrashClone(vfs.CrashCloneCfg{
-				UnsyncedDataPercent: percent,
-				RNG:                 rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)),
-			})
+			crashed := mem.cut(percent, rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1)))
 			require.NoError(rt, s.Close())
 			d.all.Wait()
 			require.Empty(rt, d.problem)
@@ -85,6 +88,136 @@ func TestPowerCut(t *testing.T) {
 			model.Reopen()
 		}
 	})
+}
+
+// cut is what a power cut leaves.
+type cut struct {
+	fs    *crashMem
+	span  []moment // what it may show
+	alive bool     // there was an open store, which nobody closed
+	at    string
+	rng   *rand.Rand
+}
+
+// A power cut before every write, sync, new name and removal of the mix, those of
+// opening and closing too, whatever part of the unsynced data it keeps.
+func TestPowerCutAtEveryWrite(t *testing.T) {
+	seed := faultSeed(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	mem := newCrashMem()
+	h := newHistory()
+	cuts := make(chan cut)
+	var mu sync.Mutex
+	n, over := 0, false
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if over || !writes(op) {
+			return nil
+		}
+		percents := []int{0, 50, 100}
+		if *faults != "full" {
+			percents = []int{percents[rng.IntN(3)]}
+		}
+		for _, percent := range percents {
+			least, _ := h.bounds()
+			alive := h.isAlive()
+			clone := mem.cut(percent, rng)
+			_, most := h.bounds()
+			alive = alive && h.isAlive()
+			cuts <- cut{clone, h.span(least, most), alive, fmt.Sprintf("write %d (%v %s), %d %%", n, op.Kind, op.Path, percent),
+				rand.New(rand.NewPCG(rng.Uint64(), 0))}
+		}
+		n++
+		return nil
+	}))
+	var checkers sync.WaitGroup
+	for range 2 {
+		checkers.Go(func() {
+			for c := range cuts {
+				if err := c.check(); err != nil {
+					t.Errorf("%s: %v", c.at, err)
+				}
+			}
+		})
+	}
+	defer func() {
+		mu.Lock()
+		over = true
+		mu.Unlock()
+		close(cuts)
+		checkers.Wait()
+	}()
+	h.all(t, tiny(fs))
+	require.Greater(t, n, 300)
+}
+
+// check opens what the cut has left: again after another power cut during the open,
+// as often as one likes, and to write on.
+func (c cut) check() error {
+	var second *crashMem
+	var mu sync.Mutex
+	n, when := 0, c.rng.IntN(40) // in one out of two opens or so
+	fs := errorfs.Wrap(c.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if writes(op) {
+			if n == when {
+				second = c.fs.cut(50, c.rng)
+			}
+			n++
+		}
+		return nil
+	}))
+	s, err := pebblestore.Open("d", tiny(fs))
+	if err != nil {
+		return err
+	}
+	i, err := found(s, c.span)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	if !s.Node().Unclean && (c.alive || i < len(c.span)-1) {
+		err = errors.New("looks clean, but was at work or lacks something")
+	}
+	m := c.span[i]
+	if err = errors.Join(err, s.Fence()); err != nil {
+		return err
+	}
+	for _, fs := range []*crashMem{c.fs, second} {
+		if fs == nil {
+			continue
+		}
+		if err := goesOn(fs, m); err != nil {
+			return fmt.Errorf("a second time: %w", err)
+		}
+	}
+	return nil
+}
+
+// goesOn opens a store that shows m, writes to it and opens it again.
+func goesOn(fs vfs.FS, m moment) error {
+	s, err := pebblestore.Open("d", tiny(fs))
+	if err != nil {
+		return err
+	}
+	if said := m.at(s); said != "" {
+		return errors.Join(errors.New(said), s.Close())
+	}
+	m.model, m.epoch = m.model.Clone(), m.epoch+1
+	m.model.Reopen()
+	ops := []storage.Op{appendOp(logA, 0, batchAt(0, 2, 100)), {Log: bulkLog, Kind: storage.Delete}}
+	m.model.Apply(ops)
+	if err = errors.Join(told(s), write(s, ops...).Err, s.Close()); err != nil {
+		return err
+	}
+	if s, err = pebblestore.Open("d", tiny(fs)); err != nil {
+		return err
+	}
+	if said := m.at(s); said != "" || s.Node().Unclean {
+		err = fmt.Errorf("what was written on: %q", said)
+	}
+	return errors.Join(err, s.Close())
 }
 
 // Fence on a real disk: what a killed process leaves.
@@ -164,69 +297,4 @@ func TestPowerCutWhileMade(t *testing.T) {
 	again := open(t, "a/d", small(clone))
 	require.Equal(t, node, again.Node(), "the directory's entry survives")
 	require.NoError(t, again.Close())
-}
-
-// A power cut at any step of a Close, and of the open that follows, whatever part of
-// the unsynced data it keeps: a store that looks clean has everything, and no open
-// looks clean once the one before it has written.
-func TestPowerCutAroundCleanClose(t *testing.T) {
-	type crash struct {
-		fs    *vfs.MemFS
-		wrote bool
-		at    string
-	}
-	var mu sync.Mutex
-	var crashes []crash
-	mem := vfs.NewCrashableMem()
-	rng := rand.New(rand.NewPCG(11, 5))
-	watching, wrote := false, false
-	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, percent := range []int{0, 30, 60, 100} {
-			if watching {
-				clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
-				crashes = append(crashes, crash{clone, wrote, fmt.Sprintf("%v %s, %d %%", op.Kind, op.Path, percent)})
-			}
-		}
-		return nil
-	}))
-	watch := func(w *bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		*w = true
-	}
-	s := open(t, "d", small(fs))
-	watch(&watching)
-	const groups = 8
-	var d dones
-	for i := range int64(groups) {
-		s.Write([]storage.Op{appendOp(logA, i, batchAt(i, 1, 3_000))}, false, d.expect(int(i), false))
-	}
-	require.NoError(t, s.Close())
-	s = open(t, "d", small(fs))
-	require.False(t, s.Node().Unclean)
-	watch(&wrote)
-	s.Write([]storage.Op{{Log: logA, Kind: storage.Delete}}, false, d.expect(groups, false))
-	d.all.Wait()
-	require.NoError(t, s.Fence())
-	require.NoError(t, s.Close())
-	require.NoError(t, d.failed)
-
-	clean := 0
-	for i, c := range crashes {
-		s, err := pebblestore.Open("d", small(c.fs))
-		require.NoError(t, err, "crash %d: %s", i, c.at)
-		if !s.Node().Unclean {
-			clean++
-			require.False(t, c.wrote, "crash %d: %s", i, c.at)
-			require.EqualValues(t, groups, endOf(t, s, logA), "crash %d: %s", i, c.at)
-		}
-		require.NoError(t, s.Close())
-	}
-	require.Positive(t, clean)
-	require.Greater(t, len(crashes), clean)
 }

@@ -1,8 +1,10 @@
 package pebblestore
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/tidemark-log/tidemark/internal/pebblefs"
 	"github.com/tidemark-log/tidemark/storage"
 )
 
@@ -19,7 +21,11 @@ func (s *Store) sync() {
 			}
 		}
 		// The guard knows of failures that Pebble was not told.
-		if cause := s.guard.Err(); cause != nil {
+		switch cause := s.guard.Err(); {
+		case errors.Is(cause, pebblefs.ErrFenced): // Close or Fence is about to say so
+			err = fmt.Errorf("%w: %w", storage.ErrClosed, cause)
+		case cause != nil:
+			s.poison(cause) // who is told of it finds the store poisoned; the guard may not have come to that yet
 			err = fmt.Errorf("%w: %w", storage.ErrPoisoned, cause)
 		}
 		b := g.batch

@@ -2,13 +2,15 @@ package pebblestore_test
 
 import (
 	"bytes"
-	"fmt"
 	"hash/crc32"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -107,55 +109,191 @@ func of(part string, kinds ...errorfs.OpKind) func(errorfs.Op) bool {
 	return func(op errorfs.Op) bool { return slices.Contains(kinds, op.Kind) && strings.Contains(op.Path, part) }
 }
 
-// hangs are what the disk does not answer in TestAbandon.
-var hangs = map[string]func(errorfs.Op) bool{
-	"sync of the WAL":            of(".log", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo),
-	"write to the WAL":           of(".log", errorfs.OpFileWrite),
-	"new WAL":                    of(".log", errorfs.OpCreate, errorfs.OpReuseForWrite),
-	"new table":                  of(".sst", errorfs.OpCreate),
-	"write to a table":           of(".sst", errorfs.OpFileWrite),
-	"sync of a table":            of(".sst", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo),
-	"write to the manifest":      of("MANIFEST", errorfs.OpFileWrite),
-	"sync of the manifest":       of("MANIFEST", errorfs.OpFileSync, errorfs.OpFileSyncData),
-	"removal":                    of("", errorfs.OpRemove),
-	"sync of the directory":      of("", errorfs.OpFileSync), // tables and WALs use other calls, or come first
-	"any write":                  writes,
-	"clean marker: new":          of("CLEAN", errorfs.OpCreate),
-	"clean marker: its rename":   of("CLEAN", errorfs.OpRename),
-	"every call, reads included": func(errorfs.Op) bool { return true },
+// hang is one case of TestEveryCallHangs.
+type hang struct {
+	which func(errorfs.Op) bool
+	reads bool // so may reads
+	once  bool // one call, else the k-th and all that come later
+	fence bool // the store is ended by Fence, else by Close
+	alive bool // the next store is at work when the calls come back, else it is closed
 }
 
-// A disk that does not answer: Close ends in bounded time all the same, and the
-// directory can be opened again and used while the calls of the old store are still
-// inside the disk. When they come back they change nothing.
-func TestAbandon(t *testing.T) {
-	for name, which := range hangs {
-		for _, end := range []string{"close", "fence"} {
-			if strings.HasPrefix(name, "clean") && end == "fence" {
-				continue // gets never that far
-			}
-			for _, alive := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s, %s, next open alive %v", name, end, alive), func(t *testing.T) {
-					abandon(t, vfs.NewMem(), "d", which, end, alive, strings.HasPrefix(name, "clean"))
-				})
+// on holds back what hangs from the k-th on.
+func (x hang) on(g *gate, k int64) <-chan struct{} {
+	n := int64(-1)
+	return g.hang(func(op errorfs.Op) bool {
+		if !x.which(op) {
+			return false
+		}
+		n++
+		return n == k || n > k && !x.once
+	})
+}
+
+// hung is a mix that hangs.
+type hung struct {
+	hang
+	t     *testing.T
+	mem   *crashMem
+	g     *gate
+	h     *history
+	old   *pebblestore.Store // whose call it is
+	ended chan error         // the mix is over
+	least int                // of the line, when it began to hang
+}
+
+// at goes through the mix until the k-th call hangs; nil: that is over. It runs in
+// virtual time, which stands still during a hang of Open: there Pebble has a lock for
+// which others wait.
+func (x hang) at(t *testing.T, k int64) (w *hung, beyond bool) {
+	w = &hung{hang: x, t: t, mem: newCrashMem(), g: newGate(), h: newHistory(), ended: make(chan error, 1)}
+	w.h.unread = true
+	begun := x.on(w.g, k)
+	var current atomic.Pointer[pebblestore.Store] // nil during Open
+	go func() {
+		var err error
+		for s := (*pebblestore.Store)(nil); len(w.h.steps) > 0 && err == nil; {
+			current.Store(nil)
+			if s, err = w.h.open(tiny(errorfs.Wrap(w.mem, w.g))); err == nil {
+				current.Store(s)
+				err = w.h.life(s)
 			}
 		}
+		w.ended <- err
+	}()
+	select {
+	case <-begun:
+	case err := <-w.ended:
+		require.NoError(t, err)
+		w.g.open()
+		return nil, true
+	}
+	if w.old = current.Load(); w.old == nil { // Open waits as long as it takes, and has lost nothing then
+		w.g.open()
+		require.NoError(t, <-w.ended)
+		require.NoError(t, w.h.problem)
+		return nil, false
+	}
+	w.least, _ = w.h.bounds()
+	return w, false
+}
+
+// end ends the store that hangs, after a while.
+func (w *hung) end() {
+	t, h := w.t, w.h
+	defer w.g.open()
+	if err := h.dones.failure(); err != nil { // a Close of the mix has given up
+		require.ErrorIs(t, err, storage.ErrClosed, "dones wait")
+	}
+	start := time.Now()
+	if w.fence {
+		if err := w.old.Fence(); err != nil || !w.reads { // Fence does not wait for reads
+			require.ErrorIs(t, err, pebblestore.ErrAbandoned)
+		}
+		require.LessOrEqual(t, time.Since(start), closeTimeout)
+	} else {
+		require.ErrorIs(t, w.old.Close(), pebblestore.ErrAbandoned)
+		require.LessOrEqual(t, time.Since(start), 2*closeTimeout)
+	}
+	require.ErrorIs(t, w.old.Health().Err, storage.ErrClosed)
+	if err := <-w.ended; err != nil {
+		require.ErrorIs(t, err, pebblestore.ErrAbandoned)
+	}
+	require.LessOrEqual(t, h.closeTook, 2*closeTimeout)
+	if err := h.dones.failure(); err != nil {
+		require.ErrorIs(t, err, storage.ErrClosed)
+	}
+	_, most := h.bounds()
+	c := cut{fs: w.mem.cut(0, nil), span: h.span(w.least, most), rng: rand.New(rand.NewPCG(1, 1))}
+	require.NoError(t, c.check(), "power cut")
+	w.goOn()
+}
+
+// goOn opens the store again beside the old one, whose calls come back.
+func (w *hung) goOn() {
+	t, h, o := w.t, w.h, tiny(w.mem)
+	s, err := h.open(o)
+	require.NoError(t, err)
+	require.NoError(t, h.problem)
+	if w.alive {
+		w.g.open() // from here on the old one's calls return
+	}
+	require.NoError(t, h.life(s))
+	h.all(t, o)
+	before := files(t, w.mem, "d")
+	w.g.open()
+	<-w.old.Released()
+	if !w.alive {
+		require.Equal(t, before, files(t, w.mem, "d"))
+	}
+	s, err = h.open(o)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, h.problem)
+}
+
+const closeTimeout = 10 * time.Second // the default
+
+// A disk that stops to answer at any call of the mix: groups that are not done wait,
+// Close and Fence end in bounded time all the same, and the directory can be opened
+// again and used while calls of the old store are still inside the disk. When they
+// come back they change nothing.
+func TestEveryCallHangs(t *testing.T) {
+	seed := faultSeed(t)
+	theMix() // not in a bubble
+	for name, x := range map[string]hang{
+		"a write":   {which: writes, once: true},
+		"all calls": {which: func(errorfs.Op) bool { return true }, reads: true},
+		"all syncs": {which: syncs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			places(t, seed, 17, func(k int64) (beyond bool) {
+				for i := range 4 {
+					x.fence, x.alive = i&1 == 0, i&2 == 0
+					if *faults != "full" {
+						x.fence, x.alive = rng.IntN(2) == 0, rng.IntN(2) == 0
+					}
+					synctest.Test(t, func(t *testing.T) {
+						var w *hung
+						if w, beyond = x.at(t, k); w != nil {
+							time.Sleep(time.Minute)
+							w.end()
+						}
+					})
+					require.False(t, t.Failed(), "place %d, fence %v, next store alive %v", k, x.fence, x.alive)
+					if *faults != "full" {
+						break
+					}
+				}
+				return beyond
+			})
+		})
 	}
 }
 
-// The same on the operating system's files.
+// hangs are what the disk does not answer in TestAbandonOnDisk.
+var hangs = map[string]func(errorfs.Op) bool{
+	"new WAL":                  of(".log", errorfs.OpCreate, errorfs.OpReuseForWrite),
+	"new table":                of(".sst", errorfs.OpCreate),
+	"removal":                  of("", errorfs.OpRemove),
+	"clean marker: its rename": of("CLEAN", errorfs.OpRename),
+	"any write":                writes,
+}
+
+// TestEveryCallHangs on the operating system's files, in real time.
 func TestAbandonOnDisk(t *testing.T) {
-	for _, name := range []string{"new WAL", "new table", "removal", "clean marker: its rename", "any write"} {
+	for name, which := range hangs {
 		t.Run(name, func(t *testing.T) {
-			abandon(t, vfs.Default, t.TempDir(), hangs[name], "close", false, strings.HasPrefix(name, "clean"))
+			abandon(t, t.TempDir(), which, strings.HasPrefix(name, "clean"))
 		})
 	}
 }
 
 // abandon is one case. late says that only Close makes the calls that hang.
-func abandon(t *testing.T, fs vfs.FS, dir string, which func(errorfs.Op) bool, how string, alive, late bool) {
+func abandon(t *testing.T, dir string, which func(errorfs.Op) bool, late bool) {
 	g := newGate()
-	o := small(errorfs.Wrap(fs, g))
+	o := small(errorfs.Wrap(vfs.Default, g))
 	o.CloseTimeout = 20 * time.Millisecond
 	if late {
 		o.CloseTimeout = 2 * time.Second // for all that comes before
@@ -173,21 +311,16 @@ func abandon(t *testing.T, fs vfs.FS, dir string, which func(errorfs.Op) bool, h
 	} else {
 		<-hung
 	}
-	if how == "close" {
-		require.ErrorIs(t, old.Close(), pebblestore.ErrAbandoned)
-	} else {
-		require.ErrorIs(t, old.Fence(), pebblestore.ErrAbandoned)
-	}
+	require.ErrorIs(t, old.Close(), pebblestore.ErrAbandoned)
 	d.all.Wait()
 	require.Empty(t, d.problem)
-	require.ErrorIs(t, old.Health().Err, storage.ErrClosed)
 	select {
 	case <-old.Released():
 		t.Fatal("nothing hangs")
 	default:
 	}
 
-	next := open(t, dir, small(fs))
+	next := open(t, dir, small(vfs.Default))
 	require.True(t, next.Node().Unclean)
 	require.NoError(t, told(next))
 	at := endOf(t, next, logA)
@@ -198,30 +331,14 @@ func abandon(t *testing.T, fs vfs.FS, dir string, which func(errorfs.Op) bool, h
 	e.all.Wait()
 	require.NoError(t, e.failed)
 	at += 40
-	intact(t, next, at)
-	var before map[string]uint32
-	if !alive {
-		require.NoError(t, next.Close())
-		before = files(t, fs, dir)
-	}
+	require.NoError(t, next.Close())
+	before := files(t, vfs.Default, dir)
 
 	g.open()
-	if alive {
-		fill(next, &e, int(at), 30) // while the old one's calls return
-		at += 30
-	}
 	<-old.Released()
-	if !alive {
-		require.Equal(t, before, files(t, fs, dir))
-		next = open(t, dir, small(fs))
-		require.False(t, next.Node().Unclean)
-	}
-	e.all.Wait()
-	require.NoError(t, e.failed)
-	intact(t, next, at)
-	require.NoError(t, next.Fence())
-	next = open(t, dir, small(fs))
-	require.True(t, next.Node().Unclean, "the old one cannot say otherwise")
+	require.Equal(t, before, files(t, vfs.Default, dir))
+	next = open(t, dir, small(vfs.Default))
+	require.False(t, next.Node().Unclean)
 	intact(t, next, at)
 	require.NoError(t, next.Close())
 }
@@ -246,8 +363,9 @@ func intact(t *testing.T, s storage.Store, end int64) {
 	}
 }
 
-// files has a sum of each file below dir, apart from the manifest that the current
-// one has replaced: Pebble keeps it, but nobody reads it any more.
+// files has a sum of each file below dir that somebody may read: not of the manifest
+// that the current one has replaced and Pebble keeps, and not of a marker that was
+// never finished.
 func files(t *testing.T, fs vfs.FS, dir string) map[string]uint32 {
 	out := map[string]uint32{}
 	names, err := fs.List(dir)
@@ -262,6 +380,9 @@ func files(t *testing.T, fs vfs.FS, dir string) map[string]uint32 {
 			maps.Copy(out, files(t, fs, path))
 			continue
 		}
+		if strings.HasSuffix(name, ".new") {
+			continue
+		}
 		if strings.HasPrefix(name, "MANIFEST-") {
 			delete(out, manifest)
 			manifest = path
@@ -269,66 +390,4 @@ func files(t *testing.T, fs vfs.FS, dir string) map[string]uint32 {
 		out[path] = crc32.ChecksumIEEE(readFile(t, fs, path))
 	}
 	return out
-}
-
-// A store that the disk has failed is closed and opened again in the same process,
-// with an error at each write in turn, those of Close and Open too. Whoever was told
-// that all is well finds all there, and clean; whoever finds it clean as well.
-func TestEveryWriteFailsAndReopen(t *testing.T) {
-	for _, always := range []bool{false, true} {
-		step := int64(1)
-		if always {
-			step = 9
-		}
-		for k := int64(0); ; k += step {
-			mem := vfs.NewMem()
-			inject, reached := failFrom(k, always)
-			broken := &errorfs.Toggle{Injector: inject}
-			broken.On()
-			fs := errorfs.Wrap(mem, broken)
-			at, promised, fine := int64(0), int64(0), true
-			for life := range 4 {
-				if life == 3 {
-					broken.Off() // the disk is repaired
-				}
-				s, err := pebblestore.Open("d", small(fs))
-				if err != nil {
-					require.ErrorIs(t, err, errDisk)
-					fine = fine && at == 0 // a store that was never made has nothing to regret
-					continue
-				}
-				end := endOf(t, s, logA)
-				require.GreaterOrEqual(t, end, promised, "write %d", k)
-				require.LessOrEqual(t, end, at, "write %d", k)
-				if fine {
-					require.Equal(t, at, end, "write %d", k)
-				}
-				if !s.Node().Unclean {
-					require.Equal(t, at, end, "write %d: clean", k)
-				}
-				if err := told(s); err != nil {
-					require.ErrorIs(t, err, errDisk)
-				}
-				var d dones
-				at = int64(fill(s, &d, int(end), 5))
-				d.all.Wait()
-				promised = max(promised, end+int64(d.promised()))
-				err = s.Close()
-				if fine = err == nil; !fine {
-					require.ErrorIs(t, err, errDisk)
-				} else {
-					require.Equal(t, at, promised)
-				}
-			}
-			s := open(t, "d", small(mem))
-			require.True(t, fine)
-			require.False(t, s.Node().Unclean)
-			intact(t, s, at)
-			require.NoError(t, s.Close())
-			if !reached.Load() {
-				t.Logf("%d writes", k)
-				break
-			}
-		}
-	}
 }

@@ -2,6 +2,7 @@ package pebblestore_test
 
 import (
 	"io"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -82,11 +83,13 @@ func readFile(t testing.TB, fs vfs.FS, path string) []byte {
 }
 
 // flip changes one byte of a file.
-func flip(t testing.TB, fs vfs.FS, path string, at int64) {
+func flip(t testing.TB, fs vfs.FS, path string, at int64) { flipBits(t, fs, path, at, 0xff) }
+
+func flipBits(t testing.TB, fs vfs.FS, path string, at int64, mask byte) {
 	b := readFile(t, fs, path)
 	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	require.NoError(t, err)
-	_, err = f.WriteAt([]byte{b[at] ^ 0xff}, at)
+	_, err = f.WriteAt([]byte{b[at] ^ mask}, at)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 }
@@ -152,4 +155,34 @@ func home(t testing.TB, fs vfs.FS) string {
 	}
 	require.NotEmpty(t, newest)
 	return fs.PathJoin("d", newest)
+}
+
+// crashMem is a vfs.MemFS whose CrashClone may be called at any time. In Pebble 2.1.7
+// ReuseForWrite takes a read lock twice, and one that meets a CrashClone in between
+// waits for ever, and so does the CrashClone.
+type crashMem struct {
+	*vfs.MemFS
+	reuse sync.Mutex
+}
+
+func newCrashMem() *crashMem { return &crashMem{MemFS: vfs.NewCrashableMem()} }
+
+func (m *crashMem) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	m.reuse.Lock()
+	defer m.reuse.Unlock()
+	return m.MemFS.ReuseForWrite(from, to, c)
+}
+
+// cut is a power cut now, which keeps some of what was not synced.
+func (m *crashMem) cut(percent int, rng *rand.Rand) *crashMem {
+	m.reuse.Lock()
+	defer m.reuse.Unlock()
+	return &crashMem{MemFS: m.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})}
+}
+
+// failure is the error of the first group that failed.
+func (d *dones) failure() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed
 }

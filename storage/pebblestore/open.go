@@ -2,7 +2,11 @@ package pebblestore
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -107,7 +111,7 @@ func (s *Store) settleIn(dir string) (home string, err error) {
 		return "", err
 	}
 	s.unclean = !clean
-	if err := checkWAL(s.guard, s.guard.PathJoin(dir, homeName(last)), s.directory); err != nil {
+	if err := checkSynced(s.guard, s.guard.PathJoin(dir, homeName(last)), s.directory); err != nil {
 		return "", err
 	}
 	return move(s.guard, dir, last)
@@ -124,19 +128,41 @@ func (s *Store) openDB() (err error) {
 	s.db, err = pebble.Open(s.home, opts)
 	if err != nil {
 		if cause := s.guard.Err(); cause != nil {
-			return cause
+			return failureError(cause)
 		}
-		if pebble.IsCorruptionError(err) {
-			return fmt.Errorf("%w: %w", storage.ErrDamaged, err)
-		}
-		return err
+		return notOpened(err)
 	}
-	if err = s.load(); s.guard.Err() != nil {
-		err = s.guard.Err()
+	if err = s.load(); err == nil {
+		err = s.leaveMark() // for what the replay has written
+	}
+	if s.guard.Err() != nil {
+		err = failureError(s.guard.Err())
 	}
 	if err != nil {
 		s.guard.Hurry()
 		s.closeDB()
 	}
 	return err
+}
+
+// failureError is for the failure that ended an open: Pebble's background work may
+// have met damage.
+func failureError(cause error) error {
+	if pebble.IsCorruptionError(cause) {
+		return fmt.Errorf("%w: %w", storage.ErrDamaged, cause)
+	}
+	return cause
+}
+
+// notOpened gives an error of pebble.Open its meaning: unless it is what the file
+// system said, Pebble has read something that does not fit together, such as a
+// manifest that names tables that are not there. It does not always call that corrupt.
+func notOpened(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	var errno syscall.Errno
+	if errors.As(err, &path) || errors.As(err, &link) || errors.As(err, &errno) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", storage.ErrDamaged, err)
 }

@@ -178,7 +178,7 @@ func TestOpenAfterInterruptedFirstOpen(t *testing.T) {
 
 func TestLoggerHearsOfFailure(t *testing.T) {
 	var out bytes.Buffer
-	inject, _ := failFrom(1<<40, false)
+	inject := errorfs.InjectorFunc(func(errorfs.Op) error { return nil })
 	fail := &errorfs.Toggle{Injector: errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if strings.HasSuffix(op.Path, ".log") && op.Kind == errorfs.OpFileSyncData {
 			return errDisk

@@ -9,8 +9,9 @@
 //
 // Damage to what a crash leaves of the last groups in the newest write-ahead log
 // cannot be told from a write that a power cut has torn: those groups are lost
-// without notice. Damage to earlier ones, to a store that was closed, or elsewhere
-// gives an error.
+// without notice. So is, at worst, what the engine has put into tables since the last
+// group was written, when the note of that in its manifest is damaged. Damage to
+// earlier ones, to a store that was closed, or elsewhere gives an error.
 //
 // # Failures
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 
 	pebblerecord "github.com/cockroachdb/pebble/v2/record"
 
@@ -20,50 +21,67 @@ import (
 // taking it for a write that a power cut has torn. Its sync chunks are meant to
 // tell that from damage, but in v2.1.7 the offset they carry leaves out every full
 // block of 32 KiB and the rest of the damaged block is not looked at, so that one
-// flipped bit can silently drop all that follows it.
+// flipped bit can silently drop all that follows it. The manifest it reads in the
+// same way and without sync chunks: a flipped bit makes it the manifest of an earlier
+// time, whose tables may all be there while a WAL that it needs has been recycled.
 //
 // Therefore each group carries a mark, in a part of its batch that goes to the WAL
-// only: up to where this WAL was synced when the group was made. A mark behind the
-// place where the replay would end, saying that more than that was synced, proves
-// damage. What was synced after the last mark is not covered; Close leaves a mark
-// for all of it.
+// only: up to where this WAL and the manifest were synced when the group was made. A
+// mark in or behind what can be read of the newest WAL, saying that more was synced
+// than can be read, proves damage. What was synced after the last mark is not
+// covered; Open and Close leave a mark for all of it.
 
-const markSize = 16 + 8 + 8 + 4
+const markSize = 16 + 4*8 + 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// walMark says that the first synced bytes of WAL num are on the disk. It begins
-// with the directory id, by which it is found among other bytes.
-func walMark(directory protocol.UUID, num uint64, synced int64) []byte {
+// syncedMark says what is on the disk. It begins with the directory id, by which it
+// is found among other bytes.
+func syncedMark(directory protocol.UUID, at pebblefs.Synced) []byte {
 	m := make([]byte, 0, markSize)
 	m = append(m, directory[:]...)
-	m = be.AppendUint64(m, num)
-	m = be.AppendUint64(m, uint64(synced))
+	m = be.AppendUint64(m, at.WAL.Num)
+	m = be.AppendUint64(m, uint64(at.WAL.Bytes))
+	m = be.AppendUint64(m, at.Manifest.Num)
+	m = be.AppendUint64(m, uint64(at.Manifest.Bytes))
 	return be.AppendUint32(m, crc32.Checksum(m, castagnoli))
 }
 
-// maxMark returns how much of WAL num was synced according to the marks in b.
-func maxMark(b []byte, directory protocol.UUID, num uint64) (synced int64) {
+// lastMark returns the highest of the marks in b: what they say of WAL num, and of the
+// newest manifest.
+func lastMark(b []byte, directory protocol.UUID, num uint64) (last pebblefs.Synced) {
 	for {
 		i := bytes.Index(b, directory[:])
 		if i < 0 || len(b)-i < markSize {
-			return synced
+			return last
 		}
 		m := b[i : i+markSize]
-		if crc32.Checksum(m[:markSize-4], castagnoli) == be.Uint32(m[markSize-4:]) && be.Uint64(m[16:]) == num {
-			synced = max(synced, int64(be.Uint64(m[24:])))
+		if crc32.Checksum(m[:markSize-4], castagnoli) == be.Uint32(m[markSize-4:]) {
+			if be.Uint64(m[16:]) == num {
+				last.WAL = higher(last.WAL, pebblefs.Position{Num: num, Bytes: int64(be.Uint64(m[24:]))})
+			}
+			last.Manifest = higher(last.Manifest, pebblefs.Position{Num: be.Uint64(m[32:]), Bytes: int64(be.Uint64(m[40:]))})
 		}
 		b = b[i+1:]
 	}
 }
 
-// walPadding is the most that Pebble leaves empty at the end of a block: less than
-// a chunk's header.
-const walPadding = 18
+func higher(a, b pebblefs.Position) pebblefs.Position {
+	if a.Num > b.Num || a.Num == b.Num && a.Bytes > b.Bytes {
+		return a
+	}
+	return b
+}
 
-// checkWAL reads the newest WAL as Pebble will and errs when it would stop short.
-// It writes nothing.
-func checkWAL(fsys vfs.FS, dir string, directory protocol.UUID) error {
+// What Pebble leaves empty at the end of a block is less than a chunk's header.
+const (
+	walPadding      = 18
+	manifestPadding = 6
+)
+
+// checkSynced reads the newest WAL and its manifest as Pebble will and errs when it
+// would stop short. It writes nothing.
+func checkSynced(fsys vfs.FS, dir string, directory protocol.UUID) error {
 	names, err := fsys.List(dir)
 	if err != nil {
 		return err
@@ -77,41 +95,45 @@ func checkWAL(fsys vfs.FS, dir string, directory protocol.UUID) error {
 	if name == "" {
 		return nil
 	}
-	f, err := fsys.Open(fsys.PathJoin(dir, name), vfs.SequentialReadsOption)
+	content, err := readAll(fsys, fsys.PathJoin(dir, name))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
+	// Also what a recycled WAL had before is looked at: a mark is true wherever it is.
+	last := lastMark(content, directory, newest)
+	if err := mustReach(content, newest, last.WAL.Bytes-walPadding, name); err != nil {
+		return err
+	}
+	name = pebblefs.ManifestName(last.Manifest.Num)
+	content, err = readAll(fsys, fsys.PathJoin(dir, name))
+	if errors.Is(err, fs.ErrNotExist) { // no mark, or a newer manifest has replaced it
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	stop, err := walEnd(io.NewSectionReader(f, 0, info.Size()), newest)
-	if err != nil {
-		return err
-	}
-	rest := make([]byte, info.Size()-stop)
-	if _, err := f.ReadAt(rest, stop); err != nil && err != io.EOF {
-		return err
-	}
-	if synced := maxMark(rest, directory, newest); synced > stop+walPadding {
-		return fmt.Errorf("%w: write-ahead log %s cannot be read from byte %d on, but %d bytes of it were synced", storage.ErrDamaged, name, stop, synced)
+	return mustReach(content, 0, last.Manifest.Bytes-manifestPadding, name)
+}
+
+// mustReach errs when the records in content, a file of Pebble's that was synced beyond
+// a place, end before that.
+func mustReach(content []byte, num uint64, least int64, name string) error {
+	if stop := recordsEnd(content, num); stop < least {
+		return fmt.Errorf("%w: %s cannot be read from byte %d on, but was synced beyond byte %d", storage.ErrDamaged, name, stop, least)
 	}
 	return nil
 }
 
-// walEnd is where the last whole record ends. The error is one of reading r.
-func walEnd(r io.Reader, num uint64) (int64, error) {
-	source := &errorKeeper{r: r}
-	records := newReader(pebblerecord.NewReader, source, num)
-	end := int64(0)
+// recordsEnd is where the last whole record ends. num is part of the records of WALs.
+func recordsEnd(content []byte, num uint64) (end int64) {
+	records := newReader(pebblerecord.NewReader, bytes.NewReader(content), num)
 	for {
 		rec, err := records.Next()
 		if err == nil {
 			_, err = io.Copy(io.Discard, rec)
 		}
 		if err != nil {
-			return end, source.err
+			return end
 		}
 		end = records.Offset()
 	}
@@ -122,16 +144,11 @@ func newReader[N ~uint64, R any](f func(io.Reader, N) R, r io.Reader, num uint64
 	return f(r, N(num))
 }
 
-// errorKeeper keeps what a reader's own errors are apart from those about content.
-type errorKeeper struct {
-	r   io.Reader
-	err error
-}
-
-func (k *errorKeeper) Read(p []byte) (int, error) {
-	n, err := k.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		k.err = err
+func readAll(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return nil, err
 	}
-	return n, err
+	defer f.Close()
+	return io.ReadAll(f)
 }
