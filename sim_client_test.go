@@ -2,7 +2,6 @@ package tidemark
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -163,9 +162,4 @@ func (p *simProducer) answered(a *simAppend, ans protocol.AppendAnswer) {
 	}
 	p.sent = nil
 	clear(p.answers)
-}
-
-// waiting reports whether something of it has not been answered.
-func (p *simProducer) waiting() bool {
-	return p.via.broker == p.broker && slices.ContainsFunc(p.sent, func(a *simAppend) bool { return a.under > 0 })
 }
