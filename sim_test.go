@@ -72,7 +72,10 @@ func simulate(ctx context.Context, spec simSpec) (run *simRun, err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = &simViolation{"panic", fmt.Sprintf("%v\n%s", p, debug.Stack())}
+			if spec.trace != nil {
+				spec.trace("%s", debug.Stack())
+			}
+			err = &simViolation{"panic", fmt.Sprint(p)}
 		}
 	}()
 	if spec.kind == nil {
