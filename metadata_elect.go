@@ -122,7 +122,7 @@ func (m *metadata) repairs(p *partEntry) bool {
 // election is what a partition's elections are to respect.
 func (m *metadata) election(p *partEntry) election {
 	e := election{refused: p.forced, floor: p.floor, renew: m.repairs(p)}
-	if p.topic.topic.Config.UncleanElection {
+	if p.topic.topic.Config.UncleanElection || m.planted.has(bugUncleanUnasked) {
 		e.unclean = uncleanBySetting
 	}
 	return e

@@ -56,6 +56,7 @@ const (
 	bugDirectoryIgnored  // D15: another directory is not noted
 	bugReplacedForgotten // D15: the next registration takes the mark off
 	bugUncleanIgnored    // D25: an unclean end is not told
+	bugUncleanUnasked    // EL-2: whoever is there leads, though nobody asked for an unclean election
 )
 
 // planted says which bugs are planted. It is nil outside of tests.

@@ -21,74 +21,72 @@ func (b *Broker) plant(p planted) {
 	}
 }
 
-// plantedBugs are all planted bugs, in an order that lasts. Whoever checks a cluster
-// with one of them has to name one of the invariants in caught: those of section 6 of
-// docs/protocol.md, or
-//
-//   - lost write: an acknowledged record is not where it was acknowledged, or is gone.
-//   - inconsistent offset: two readers or logs differ about a committed record.
-//   - aborted read: a record can be read whose append was refused.
-//   - duplicate: a record that was appended once is there twice.
-//   - order: a stream's records are not in the order in which they were sent.
-//   - HW: it falls within an epoch, leaves [log start, log end], or readers get what lies above.
-//   - MinISR: HW rises while the recorded ISR is smaller than the recorded MinISR.
-//   - D10: a member leaves that does not lag, or one joins that does.
+// plantedBugs are all planted bugs, in an order that lasts, and the checkers (see
+// docs/testing.md) one of which has to notice each.
 var plantedBugs = []struct {
 	bug    plantedBug
 	name   string
 	rule   string
 	does   string
 	caught []string
+	worlds func(k *simWorldKind) // where it can show; nil: everywhere
 }{
-	{bugShrinkCounted, "HW-5-shrink", "HW-5", "HW leaves out who is proposed to leave before that is recorded", []string{"INV-1", "INV-6", "lost write"}},
-	{bugPendingReverted, "AP-3-reverted", "AP-3", "an answer that settles nothing ends the proposal", []string{"INV-1", "INV-4", "INV-6", "lost write"}},
-	{bugPendingKept, "AP-3-kept", "AP-3", "a proposal called ineligible stays pending", []string{"INV-10"}},
-	{bugPendingGivenUp, "AP-2", "AP-2", "a proposal without an answer in time, or from this Controller, is over", []string{"INV-1", "INV-4", "INV-6", "lost write"}},
-	{bugHWUnderMinISR, "HW-1", "HW-1", "HW moves under MinISR", []string{"MinISR"}},
-	{bugReportsRemembered, "D9-remembered", "D9", "reports outlive an election", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugUnreportedIgnored, "HW-7", "HW-7", "HW does not wait for a member without a report", []string{"INV-1", "INV-6", "lost write"}},
-	{bugAdmitBelowEpochStart, "IS-1-epoch-start", "IS-1", "admission looks at HW, not at the epoch's start", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}},
-	{bugEarlierLifeCounts, "FE-7", "FE-7", "reports of an earlier life count for the next", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugLagByEnd, "D10-end", "D10", "only who is at the log's end keeps up", []string{"D10"}},
-	{bugAdmitLagging, "D10-admission", "D10", "admission does not look at the lag", []string{"D10"}},
-	{bugEpochEntryKept, "EC-5", "EC-5", "an entry without records is kept", []string{"INV-10"}},
-	{bugEpochEntryLate, "EC-8", "EC-8", "the epoch's entry comes with its first record", []string{"INV-10", "INV-3"}},
-	{bugCutToHW, "D12", "D12", "a new follower cuts its log to its HW", []string{"INV-1", "INV-2", "INV-6", "INV-10", "lost write"}},
-	{bugCutToAnswer, "FT-4", "FT-4", "a follower cuts to an epoch's end without having that epoch", []string{"INV-10", "INV-3"}},
-	{bugFetchUncompared, "FE-4", "FE-4", "fetches are not compared", []string{"INV-3", "INV-10", "INV-12"}},
-	{bugWaitersForgotten, "PR-5-forgotten", "PR-5", "appends wait beyond their leader's role", []string{"INV-10", "INV-6", "lost write", "inconsistent offset"}},
-	{bugWaitingIsNotAppended, "PR-5-refused", "PR-5", "the end of a role says NotAppended", []string{"aborted read"}},
-	{bugReadsUncommitted, "RD-1", "RD-1", "readers get all of the log", []string{"HW", "inconsistent offset", "lost write"}},
-	{bugFollowerHWRaised, "FT-9", "FT-9, D8", "a follower's HW is a maximum without bounds", []string{"HW", "INV-10"}},
-	{bugLeaderHWAssigned, "HW-4", "HW-4", "a leader's HW falls", []string{"HW"}},
-	{bugHWNotTold, "D13", "D13", "HW is not told without records", []string{"INV-10"}},
-	{bugQueuedIsStored, "D8", "D8", "promises rest on logEnd", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}},
-	{bugReportsUnverified, "D9-unverified", "D9", "reports are believed", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugSameEpochAgain, "D11", "D11", "an epoch is led by two lives of a broker", []string{"INV-11", "INV-3", "epoch"}},
-	{bugTopicMinISR, "D19", "D19", "a leader takes MinISR from its topic", []string{"MinISR"}},
-	{bugClearedInISR, "D20", "D20", "a failed log is emptied at once", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugStreamsForgotten, "D22", "D22", "what follows a refused append of a stream is taken", []string{"order"}},
-	{bugISREmptied, "EL-4", "EL-4", "the last members leave, and anybody may lead", []string{"INV-1", "INV-2", "INV-6", "INV-7", "INV-10", "lost write"}},
-	{bugReturningReadded, "EL-8", "EL-8", "who returns is in sync", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugBounceUnnoticed, "BR-2", "BR-2", "a leader's new registration is not its failure", []string{"INV-10"}},
-	{bugProposalUnchecked, "CT-VAL", "CT-VAL", "any life of a member is admitted", []string{"INV-1", "INV-2", "INV-6", "lost write"}},
-	{bugVerdictEarly, "D17-early", "D17", "a verdict precedes its write", []string{"INV-1", "INV-4", "INV-6", "lost write"}},
-	{bugAbsentIsRefused, "D17-refused", "D17", "a write that is not there yet is called refused", []string{"INV-1", "INV-4", "INV-6", "lost write"}},
-	{bugGapSkipped, "D14-gap", "D14", "a link passes over what is missing", []string{"INV-10"}},
-	{bugDoubledDelivered, "D14-doubled", "D14", "a link delivers copies", []string{"duplicate"}},
-	{bugDirectoryIgnored, "D15-directory", "D15", "a replaced directory is not noted", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}},
-	{bugReplacedForgotten, "D15-forgotten", "D15", "the mark of a replaced directory goes with the next registration", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}},
-	{bugUncleanIgnored, "D25", "D25", "a crash in background mode is not told", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}},
+	{bugShrinkCounted, "HW-5-shrink", "HW-5", "HW leaves out who is proposed to leave before that is recorded", []string{"INV-1", "INV-6", "lost write"}, nil},
+	{bugPendingReverted, "AP-3-reverted", "AP-3", "an answer that settles nothing ends the proposal", []string{"INV-1", "INV-4", "INV-6", "lost write"}, nil},
+	{bugPendingKept, "AP-3-kept", "AP-3", "a proposal called ineligible stays pending", []string{"INV-10"}, nil},
+	{bugPendingGivenUp, "AP-2", "AP-2", "a proposal without an answer in time, or from this Controller, is over", []string{"INV-1", "INV-4", "INV-6", "lost write"}, nil},
+	{bugHWUnderMinISR, "HW-1", "HW-1", "HW moves under MinISR", []string{"MinISR"}, nil},
+	{bugReportsRemembered, "D9-remembered", "D9", "reports outlive an election", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugUnreportedIgnored, "HW-7", "HW-7", "HW does not wait for a member without a report", []string{"INV-1", "INV-6", "lost write"}, nil},
+	{bugAdmitBelowEpochStart, "IS-1-epoch-start", "IS-1", "admission looks at HW, not at the epoch's start", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}, nil},
+	{bugEarlierLifeCounts, "FE-7", "FE-7", "reports of an earlier life count for the next", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugLagByEnd, "D10-end", "D10", "only who is at the log's end keeps up", []string{"D10"}, nil},
+	{bugAdmitLagging, "D10-admission", "D10", "admission does not look at the lag", []string{"D10"}, nil},
+	{bugEpochEntryKept, "EC-5", "EC-5", "an entry without records is kept", []string{"INV-10"}, nil},
+	{bugEpochEntryLate, "EC-8", "EC-8", "the epoch's entry comes with its first record", []string{"INV-10", "INV-3"}, nil},
+	{bugCutToHW, "D12", "D12", "a new follower cuts its log to its HW", []string{"INV-1", "INV-2", "INV-6", "INV-10", "lost write"}, nil},
+	{bugCutToAnswer, "FT-4", "FT-4", "a follower cuts to an epoch's end without having that epoch", []string{"INV-10", "INV-3"}, nil},
+	{bugFetchUncompared, "FE-4", "FE-4", "fetches are not compared", []string{"INV-3", "INV-10", "INV-12"}, nil},
+	{bugWaitersForgotten, "PR-5-forgotten", "PR-5", "appends wait beyond their leader's role", []string{"INV-10", "INV-6", "lost write", "inconsistent offset"}, nil},
+	{bugWaitingIsNotAppended, "PR-5-refused", "PR-5", "the end of a role says NotAppended", []string{"aborted read"}, nil},
+	{bugReadsUncommitted, "RD-1", "RD-1", "readers get all of the log", []string{"HW", "inconsistent offset", "lost write"}, nil},
+	{bugFollowerHWRaised, "FT-9", "FT-9, D8", "a follower's HW is a maximum without bounds", []string{"HW", "INV-10"}, nil},
+	{bugLeaderHWAssigned, "HW-4", "HW-4", "a leader's HW falls", []string{"HW"}, nil},
+	{bugHWNotTold, "D13", "D13", "HW is not told without records", []string{"INV-10"}, nil},
+	{bugQueuedIsStored, "D8", "D8", "promises rest on logEnd", []string{"D1", "INV-1", "INV-2", "INV-6", "INV-7", "lost write"}, nil},
+	{bugReportsUnverified, "D9-unverified", "D9", "reports are believed", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugSameEpochAgain, "D11", "D11", "an epoch is led by two lives of a broker", []string{"INV-11", "INV-3", "epoch"}, nil},
+	{bugTopicMinISR, "D19", "D19", "a leader takes MinISR from its topic", []string{"MinISR"}, nil},
+	{bugClearedInISR, "D20", "D20", "a failed log is emptied at once", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugStreamsForgotten, "D22", "D22", "what follows a refused append of a stream is taken", []string{"order"}, nil},
+	{bugISREmptied, "EL-4", "EL-4", "the last members leave, and anybody may lead", []string{"INV-1", "INV-2", "INV-6", "INV-7", "INV-10", "lost write"}, nil},
+	{bugReturningReadded, "EL-8", "EL-8", "who returns is in sync", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugBounceUnnoticed, "BR-2", "BR-2", "a leader's new registration is not its failure", []string{"INV-10"}, nil},
+	{bugProposalUnchecked, "CT-VAL", "CT-VAL", "any life of a member is admitted", []string{"INV-1", "INV-2", "INV-6", "lost write"}, nil},
+	{bugVerdictEarly, "D17-early", "D17", "a verdict precedes its write", []string{"INV-1", "INV-4", "INV-6", "lost write"}, nil},
+	{bugAbsentIsRefused, "D17-refused", "D17", "a write that is not there yet is called refused", []string{"INV-1", "INV-4", "INV-6", "lost write"}, nil},
+	{bugGapSkipped, "D14-gap", "D14", "a link passes over what is missing", []string{"INV-10"}, nil},
+	{bugDoubledDelivered, "D14-doubled", "D14", "a link delivers copies", []string{"duplicate"}, nil},
+	{bugDirectoryIgnored, "D15-directory", "D15", "a replaced directory is not noted", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}, nil},
+	{bugReplacedForgotten, "D15-forgotten", "D15", "the mark of a replaced directory goes with the next registration", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}, nil},
+	{bugUncleanIgnored, "D25", "D25", "a crash in background mode is not told", []string{"INV-1", "INV-2", "INV-6", "INV-7", "lost write"}, func(k *simWorldKind) { k.background = true }},
+	{bugUncleanUnasked, "EL-2", "EL-2", "the first live replica leads, unasked", []string{"EL-2"}, nil},
 }
 
 func TestPlantedBugsAreListed(t *testing.T) {
-	names := make(map[string]bool)
+	names, rules := make(map[string]bool), make(map[string]bool)
+	for _, k := range newSimCheckers() {
+		rules[k.rule()] = true
+	}
 	for i, b := range plantedBugs {
 		require.Equal(t, plantedBug(i+1), b.bug, "%s: the order is that of the constants", b.name)
 		require.NotEmpty(t, b.caught, b.name)
+		for _, rule := range b.caught {
+			require.True(t, rules[rule], "%s: there is no checker %q", b.name, rule)
+		}
 		require.False(t, names[b.name], b.name)
 		names[b.name] = true
 	}
-	require.Len(t, plantedBugs, int(bugUncleanIgnored))
+	require.Len(t, plantedBugs, int(bugUncleanUnasked))
 	require.False(t, planted(nil).has(bugShrinkCounted))
 }

@@ -33,7 +33,8 @@ import (
 //	elect [preferred|unclean] [broker=B]   has the Controller elect a leader
 //	check [whole]               the invariants; whole: all copies are equal and committed
 //
-// A run of the simulator is written down with three more:
+// A run of the simulator is written down with three more; others use them for what has
+// no word of its own above:
 //
 //	world seed=N brokers=N partitions=N min-isr=N budget=N [background] [lossy] [wire]
 //	play                        what its lines say; see newSimVerbs
@@ -245,7 +246,7 @@ func (s *script) elect(a scriptArgs) {
 	}
 	s.w.command(s.w.up()[0], protocol.Command{
 		Kind: kind, Topic: s.topics[topic], Partition: id.Partition, Broker: int32(a.num("broker", -1)),
-	}, func(ans protocol.CommandAnswer) { s.printf("%v %s", ans.Code, ans.Detail) })
+	}, func(ans protocol.CommandAnswer) { s.printf("%s", strings.TrimSpace(ans.Code.String()+" "+ans.Detail)) })
 }
 
 func (s *script) check(a scriptArgs) {

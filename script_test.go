@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,14 +15,16 @@ import (
 	"github.com/tidemark-log/tidemark/protocol"
 )
 
-// TestScripts runs the scenarios that are told as scripts: whole clusters of
-// brokers, stepped by hand. `go test -run TestScripts -rewrite .` writes what they
-// print into them.
+// TestScripts runs what is told as scripts, whole clusters of brokers stepped by
+// hand: a tour of the protocol, and scenarios. `go test -run TestScripts -rewrite .`
+// writes what they print into them.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
-		s := newScript(t)
-		datadriven.RunTest(t, path, s.run)
-	})
+	for _, dir := range []string{"testdata/protocol", "testdata/scenarios"} {
+		datadriven.Walk(t, dir, func(t *testing.T, path string) {
+			s := newScript(t)
+			datadriven.RunTest(t, path, s.run)
+		})
+	}
 }
 
 // script is a cluster that a script steps. What happens on its own while a command
@@ -117,8 +120,9 @@ func (s *script) broker(a scriptArgs, key string, up bool) *simBroker {
 }
 
 // partition returns the partition that the command names: by default the only
-// one of the only topic.
+// one of the only topic. A topic that was deleted is still known by its name.
 func (s *script) partition(a scriptArgs) (topic string, id protocol.PartitionID) {
+	maps.Copy(s.topics, s.w.records.topics) // also what `play` created
 	topic = a.text("topic", "")
 	for name := range s.topics {
 		if topic == "" && len(s.topics) == 1 {
@@ -154,17 +158,18 @@ func (l *scriptLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 // the machinery around the protocol.
 func (l *scriptLog) Handle(_ context.Context, r slog.Record) error {
 	form, ok := map[string]string{
-		"became leader":       "leads in epoch {leader_epoch}",
-		"resigned leadership": "resigns in epoch {leader_epoch}",
-		"truncated log":       "truncates its log from {from} to {to}",
-		"reset log":           "resets its log from {from} to {to}",
-		"isr expanded":        "sees the ISR expand",
-		"isr shrunk":          "sees the ISR shrink",
-		"log is damaged":      "finds its log damaged: {error}",
-		"controller elected":  "is the Controller in epoch {controller_epoch}",
-		"controller resigned": "is the Controller no longer",
+		"became leader":          "leads in epoch {leader_epoch}",
+		"truncated log":          "truncates its log from {from} to {to}",
+		"reset log":              "resets its log from {from} to {to}",
+		"lost committed records": "loses what was committed from {to} to {from}",
+		"unclean election":       "reports an unclean election of {leader} in epoch {leader_epoch}",
+		"isr expanded":           "sees the ISR expand",
+		"isr shrunk":             "sees the ISR shrink",
+		"log is damaged":         "finds its log damaged: {error}",
+		"controller elected":     "is the Controller in epoch {controller_epoch}",
+		"controller resigned":    "is the Controller no longer",
 	}[r.Message]
-	if !ok {
+	if !ok || r.Message == "unclean election" && r.Level == slog.LevelWarn { // the Controller's; the replicas tell it, too
 		return nil
 	}
 	fill := func(a slog.Attr) bool {
@@ -206,13 +211,13 @@ func (s *script) isHeld(f simFlight) bool { return s.held[[2]int32{f.msg.From, f
 // settle lets time go on while everything arrives at once.
 func (s *script) settle(d time.Duration) {
 	for end := s.w.now + d; s.w.now < end; {
-		s.round()
-		s.w.advance(20 * time.Millisecond)
 		for _, b := range s.w.up() {
 			if _, ok := b.broker.log.Handler().(*scriptLog); !ok {
 				s.listen(b)
 			}
 		}
+		s.round()
+		s.w.advance(20 * time.Millisecond)
 	}
 	s.round()
 }

@@ -32,7 +32,8 @@ type simVerb struct {
 	do     func(w *simWorld, a *simAction)
 }
 
-// simVerbs has the fields of all kinds of actions.
+// simVerbs has the fields of all kinds of actions. A world has a table of its own, for
+// what actions do may not depend on a variable that depends on them.
 var simVerbs = newSimVerbs()
 
 // newSimVerbs returns all kinds of actions. In scripts they are the lines of `play`.
@@ -154,7 +155,12 @@ func parseSimAction(line string) (*simAction, error) {
 		if !slices.Contains(strings.Fields(v.fields), arg.Key) || len(arg.Vals) != 1 {
 			return nil, fmt.Errorf("%s: what is %v?", line, arg)
 		}
-		a.field(arg.Key, &arg.Vals[0])
+		if got := a.field(arg.Key, &arg.Vals[0]); got != arg.Vals[0] {
+			return nil, fmt.Errorf("%s: %v is not a number", line, arg)
+		}
+	}
+	if fields := strings.Fields(v.fields); slices.Contains(fields, "broker") && a.broker < 1 || slices.Contains(fields, "to") && a.to < 1 {
+		return nil, fmt.Errorf("%s: which broker?", line)
 	}
 	return a, nil
 }
@@ -162,6 +168,9 @@ func parseSimAction(line string) (*simAction, error) {
 // do does an action.
 func (w *simWorld) do(a *simAction) {
 	w.trace("%v", a)
+	if int(a.broker) > len(w.brokers) || int(a.to) > len(w.brokers) {
+		return // of a larger world
+	}
 	w.verbs[a.verb].do(w, a)
 }
 

@@ -27,6 +27,7 @@ type simBroker struct {
 	broker  *Broker              // nil: down
 	reg     *registrar
 	paused  bool
+	healed  bool // started when faults had ended
 	hung    bool // its disk does not answer
 	severed bool // it cannot reach the coordination store
 
@@ -82,6 +83,7 @@ func (b *simBroker) start() {
 	for id, state := range logs {
 		b.durable[id] = state.End
 	}
+	b.healed = b.w.healing
 	b.faults = make(map[protocol.PartitionID]int)
 	b.seen, b.seenAt = make(map[string]coordination.KV), [len(simWatches)]int64{}
 	b.w.check.opened(b)
@@ -193,6 +195,9 @@ func (b *simBroker) look(i int) {
 	b.run()
 }
 
+// simTurns is more than a broker has to do at one instant.
+const simTurns = 10_000
+
 // run lets the broker's loops do everything that is waiting for them, short of
 // calls that may block.
 func (b *simBroker) run() {
@@ -205,7 +210,11 @@ func (b *simBroker) run() {
 		next()
 	}
 	loop, control := b.broker.loops[0], b.broker.control
+	turns := 0
 	for again := true; again; {
+		if turns++; turns > simTurns {
+			panic(fmt.Sprintf("broker %d has something to do again and again", b.id))
+		}
 		again = false
 		b.cold = append(b.cold, b.broker.cold.jobs.take(nil)...)
 		b.calls = append(b.calls, control.pool.jobs.take(nil)...)

@@ -3,6 +3,8 @@ package tidemark
 import (
 	"fmt"
 	"hash/fnv"
+	"iter"
+	"maps"
 	"slices"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -85,6 +87,17 @@ type simPartition struct {
 	newest    int32            // the highest epoch that anybody led
 	leader    int32            // who did
 	unclean   int32            // the leader epoch of the last unclean election
+}
+
+// inOrder goes through what was acknowledged, by offset.
+func (p *simPartition) inOrder() iter.Seq2[int64, string] {
+	return func(yield func(int64, string) bool) {
+		for _, o := range slices.Sorted(maps.Keys(p.acked)) {
+			if !yield(o, p.acked[o]) {
+				return
+			}
+		}
+	}
 }
 
 // simView is a replica after a turn.
@@ -190,7 +203,7 @@ func (c *simCheck) opened(b *simBroker) { delete(c.logs, b.id) }
 
 // after looks at all replicas that a turn of a broker changed.
 func (c *simCheck) after(b *simBroker) {
-	c.stats.add(c.takeCounts(b))
+	c.takeCounts(b)
 	for _, r := range b.broker.loops[0].shard.ordered() {
 		if !r.known && r.end == 0 || r.deleting || c.w.records.deleted[r.id.Topic] {
 			continue
@@ -222,7 +235,7 @@ func (c *simCheck) look(b *simBroker, r *replicaState, always bool) {
 	noticed, damaged := b.damaged[r.id]
 	_, flipped := b.flipped[r.id]
 	if r.role == roleFailed {
-		if !damaged && !flipped && !c.w.lossy {
+		if !damaged && !flipped && (!c.w.lossy || c.partition(r.id).unclean == 0) {
 			c.fail(foundBroken{}, "broker %d finds a fault in %s that is not there: %v", b.id, r.id, r.fault)
 		}
 		if b.damaged[r.id] = true; was.role != roleFailed {
@@ -304,13 +317,16 @@ func (c *simCheck) onDisk(broker int32, id protocol.PartitionID) []simEntry {
 // excused reports whether a broker's copy may lack what its membership vouches for:
 // the cluster knows that, or is about to find out.
 func (c *simCheck) excused(broker int32, id protocol.PartitionID) bool {
-	b := c.w.brokers[broker]
-	t, ok := c.w.records.topics[c.topicOf(id)]
-	background := ok && t.Config.Background
+	b, background := c.w.brokers[broker], c.background(id)
 	if b.isDamaged(id) || c.w.records.doubtful(b, background) {
 		return true
 	}
 	return background && (b.broker == nil || c.w.records.last[b.id].Incarnation != b.reg.incarnation)
+}
+
+// background reports whether the partition's topic does not wait for the disk.
+func (c *simCheck) background(id protocol.PartitionID) bool {
+	return c.w.records.topics[c.topicOf(id)].Config.Background
 }
 
 func (c *simCheck) topicOf(id protocol.PartitionID) string {
@@ -398,7 +414,9 @@ func (c *simCheck) push(l *simLog, rec *Record) {
 
 // crashed notes what a crash is about to take away.
 func (c *simCheck) crashed(b *simBroker, keep int) {
-	c.stats.crashes++
+	if !c.w.healing {
+		c.stats.crashes++
+	}
 	if b.store.Pending() > keep {
 		c.stats.lostTails++
 	}
@@ -424,12 +442,16 @@ func (c *simCheck) down(b *simBroker) {
 	}
 }
 
-func (c *simCheck) takeCounts(b *simBroker) simStats {
+// takeCounts adds what the broker has counted since.
+func (c *simCheck) takeCounts(b *simBroker) {
 	b.broker.mu.Lock()
 	defer b.broker.mu.Unlock()
 	n := b.broker.counts
 	b.broker.counts = counters{}
-	return simStats{elections: int(n.elections), truncations: int(n.truncations), shrinks: int(n.shrinks), expansions: int(n.expansions)}
+	c.stats.elections += int(n.elections)
+	c.stats.truncations += int(n.truncations)
+	c.stats.shrinks += int(n.shrinks)
+	c.stats.expansions += int(n.expansions)
 }
 
 // answered takes the end of an append.
@@ -476,6 +498,7 @@ func (c *simCheck) wasRead(leader int32, id protocol.PartitionID, from int64, an
 	if ans.Code != protocol.OK || ans.LeaderEpoch < p.unclean || c.w.records.deleted[id.Topic] {
 		return
 	}
+	next := from
 	for _, run := range ans.Batches {
 		for rec, err := range record.All(run) {
 			if err != nil {
@@ -485,6 +508,10 @@ func (c *simCheck) wasRead(leader int32, id protocol.PartitionID, from int64, an
 			if rec.Offset < from {
 				continue
 			}
+			if rec.Offset != next {
+				c.fail(inconsistentOffset{}, "%s: a reader that began at %d got offset %d where %d comes next", id, from, rec.Offset, next)
+			}
+			next++
 			c.stats.reads++
 			for _, k := range c.reads {
 				k.read(c, p, &rec, ans)
@@ -510,7 +537,7 @@ func (c *simCheck) sweep() {
 		c.w.must(err)
 		for id, s := range logs {
 			if b.isDamaged(id) {
-				continue
+				c.fail(finalSweep{}, "%s: nobody noticed that the log on broker %d is damaged", id, b.id)
 			}
 			l := c.logs[b.id][id]
 			text := fmt.Sprintf("[%d, %d) epochs %v %v", s.Start, s.End, s.Epochs, describeLog(l.entries))

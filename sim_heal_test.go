@@ -34,6 +34,7 @@ const healBound = 40 * time.Second
 // recover ends all faults, and requires that everything is well within a bound.
 func (w *simWorld) recover() error {
 	w.trace("heal")
+	w.healing = true
 	clear(w.cut)
 	w.outageOver()
 	for len(w.late) > 0 {
@@ -87,7 +88,11 @@ func (w *simWorld) operate() {
 		for _, n := range b.faults {
 			again = again || n > 1
 		}
-		if again || b.broker.unfitReason() != nil {
+		unfit := b.broker.unfitReason()
+		if unfit != nil && b.healed {
+			w.check.fail(inv10{}, "broker %d was started on a sound disk and gave up: %v", b.id, unfit)
+		}
+		if again || unfit != nil {
 			b.crash(1 << 20)
 			b.start()
 		}
@@ -123,12 +128,9 @@ func (w *simWorld) tryAppends() error {
 
 // silent requires that nothing is sent but heartbeats.
 func (w *simWorld) silent() error {
-	w.past = nil
-	w.settle(2 * simSession)
-	for _, f := range w.past {
-		if !f.msg.Payload.Empty() {
-			return errNotSilent(f.msg)
-		}
+	w.chatter = nil
+	if w.settle(2 * simSession); w.chatter != nil {
+		return errNotSilent(w.chatter)
 	}
 	return nil
 }
@@ -141,6 +143,9 @@ func (w *simWorld) healed() error {
 		}
 	}
 	for _, b := range w.all() {
+		if _, _, whole, _ := b.broker.view.topic(""); !whole || b.session == nil || w.records.live[b.id] != b.broker.epoch.Load() {
+			return errNotThere(b.id)
+		}
 		if n := b.broker.appends.open() + b.broker.reads.open(); n > 0 {
 			return errWaits(b.id, n)
 		}
@@ -189,6 +194,10 @@ var errNotTaken = errors.New("a record is not taken")
 
 func errNotSilent(m *protocol.Message) error {
 	return fmt.Errorf("broker %d sends %+v to %d", m.From, m.Payload, m.To)
+}
+
+func errNotThere(broker int32) error {
+	return fmt.Errorf("broker %d is not registered, or does not have the whole image", broker)
 }
 
 func errWaits(broker int32, n int) error {

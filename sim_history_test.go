@@ -23,6 +23,8 @@ type (
 	lagBounds          struct{ ends map[simCopy]*simMarks } // who keeps up stays, who does not is not admitted
 	storedAck          struct{}                             // what a leader acknowledged by itself is on its disk
 	foundBroken        struct{}                             // a log can be read
+	uncleanUnasked     struct{}                             // nobody gives up records unless told to
+	vanishedTopic      struct{}                             // no topic goes unless somebody deletes it
 )
 
 func (lostWrite) rule() string          { return "lost write" }
@@ -39,9 +41,12 @@ func (*lagBounds) rule() string         { return "D10" }
 func (storedAck) rule() string          { return "D1" }
 func (foundBroken) rule() string        { return "unreadable" }
 
+func (uncleanUnasked) rule() string { return "EL-2" }
+func (vanishedTopic) rule() string  { return "D21" }
+
 // healed checks, once everything has recovered, that what was acknowledged is there.
 func (k lostWrite) healed(c *simCheck, id protocol.PartitionID, log []simEntry) {
-	for o, value := range c.partition(id).acked {
+	for o, value := range c.partition(id).inOrder() {
 		if o >= int64(len(log)) || log[o].value != value {
 			c.fail(k, "%s: %s was acknowledged at %d; the log ends at %d", id, value, o, len(log))
 		}
@@ -193,6 +198,8 @@ func (k *lagBounds) replica(c *simCheck, v *simView) {
 		return
 	}
 	cfg := &v.r.env.cfg
+	// How late a slow leader's marks are moved forward is its own affair: an admission
+	// is judged by its own count.
 	if m := v.r.remote(p.added); m != nil && v.r.lag(now, m) > cfg.MaxLag/2 {
 		c.fail(k, "%v would admit broker %d, which lags %v", v, m.id, v.r.lag(now, m))
 	}
@@ -213,8 +220,26 @@ func (k *lagBounds) replica(c *simCheck, v *simView) {
 }
 
 func (k storedAck) answer(c *simCheck, p *simPartition, a *simAppend, ans *protocol.AppendAnswer) {
-	r := c.w.replica(a.leader, p.id)
-	if r != nil && r.role == roleLeader && r.state.LeaderEpoch == ans.LeaderEpoch && r.stored <= ans.Base {
-		c.fail(k, "%s: broker %d acknowledged %s at %d, and has stored %d", p.id, a.leader, a.value, ans.Base, r.stored)
+	r, stored := c.w.replica(a.leader, p.id), c.w.brokers[a.leader].durable[p.id]
+	if r != nil && r.role == roleLeader && r.state.LeaderEpoch == ans.LeaderEpoch && stored <= ans.Base {
+		c.fail(k, "%s: broker %d acknowledged %s at %d, and has stored %d", p.id, a.leader, a.value, ans.Base, stored)
+	}
+}
+
+// state allows an unclean election only where somebody asked for one, with an order or
+// by the topic's configuration. Runs in which no copy is destroyed never do.
+func (k uncleanUnasked) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
+	if was == nil || is.UncleanEpoch <= was.UncleanEpoch {
+		return
+	}
+	if !c.w.asked[id] && !c.w.records.topics[is.topic].Config.UncleanElection {
+		c.fail(k, "%s: broker %d was elected uncleanly for epoch %d, and nobody asked for that: %+v", id, is.Leader, is.LeaderEpoch, was.PartitionState)
+	}
+}
+
+// gone checks that somebody deleted a topic that went.
+func (k vanishedTopic) gone(c *simCheck, topic string) {
+	if !c.w.given[topic] {
+		c.fail(k, "the topic %s is deleted, and nobody asked for that", topic)
 	}
 }

@@ -52,7 +52,7 @@ func newSimCheckers() []simChecker {
 		inv1{}, inv2{}, inv3{}, inv4{}, inv5{}, inv6{}, inv7{}, inv8{}, inv9{}, inv10{},
 		&inv11{leaders: make(map[simTerm]simLife)}, inv12{},
 		lostWrite{}, inconsistentOffset{}, abortedRead{}, &duplicate{at: make(map[string]int64)}, &inOrder{}, &highWatermark{}, samePrefix{},
-		&epochs{acks: make(map[simTerm]int32)}, finalSweep{}, minISR{}, &lagBounds{ends: make(map[simCopy]*simMarks)}, storedAck{}, foundBroken{},
+		&epochs{acks: make(map[simTerm]int32)}, finalSweep{}, minISR{}, &lagBounds{ends: make(map[simCopy]*simMarks)}, storedAck{}, uncleanUnasked{}, vanishedTopic{}, foundBroken{},
 	}
 }
 
@@ -90,7 +90,7 @@ func (k inv2) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
 	if was == nil || is.LeaderEpoch == was.LeaderEpoch || is.Leader < 0 || is.UncleanEpoch == is.LeaderEpoch {
 		return
 	}
-	if c.excused(is.Leader, id) && !c.w.records.last[is.Leader].Replaced {
+	if last := c.w.records.last[is.Leader]; c.excused(is.Leader, id) && !last.Replaced && !(last.Unclean && c.background(id)) {
 		return // what is wrong with its copy is not known to anybody yet
 	}
 	p := c.partition(id)
@@ -107,8 +107,8 @@ func (k inv3) replica(c *simCheck, v *simView) {
 	if v.was.open == v.now.open && v.was.end == v.now.end && v.was.gen == v.now.gen {
 		return
 	}
-	for other, logs := range c.logs {
-		o := logs[v.r.id]
+	for other := int32(1); other <= int32(len(c.w.brokers)); other++ {
+		o := c.logs[other][v.r.id]
 		if o == nil || other == v.b.id {
 			continue
 		}
@@ -165,7 +165,7 @@ func (k inv6) replica(c *simCheck, v *simView) {
 	if !v.leads() || !v.now.ledStored || v.now.epoch < v.p.newest || v.goesOn() && v.was.ledStored {
 		return
 	}
-	for o, value := range v.p.acked {
+	for o, value := range v.p.inOrder() {
 		k.has(c, v.p, v.log.entries, o, value)
 	}
 }

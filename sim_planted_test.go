@@ -22,7 +22,7 @@ func TestSimNoticesPlantedBugs(t *testing.T) {
 			defer func() { <-slots }()
 			plant := func(b plantedBug) bool { return b == bug.bug }
 			for seed := uint64(1); seed <= uint64(*simPlanted); seed++ {
-				_, err := simulate(t.Context(), simSpec{seed: seed, steps: *simSteps, bug: plant, only: bug.caught})
+				_, err := simulate(t.Context(), simSpec{seed: seed, steps: *simSteps, bug: plant, only: bug.caught, worlds: bug.worlds})
 				if v := (*simViolation)(nil); errors.As(err, &v) && slices.Contains(bug.caught, v.rule) {
 					t.Logf("%s (%s): seed %d: %.200s", bug.name, bug.does, seed, v)
 					return

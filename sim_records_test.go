@@ -97,6 +97,7 @@ func (r *simRecords) take(events []coordination.Event) {
 	for _, e := range events {
 		if name, ok := strings.CutPrefix(e.Key, topicsPrefix); ok && !strings.Contains(name, "/") && e.Deleted {
 			r.w.trace("recorded: topic %s is deleted", name)
+			vanishedTopic{}.gone(r.w.check, name)
 			r.deleted[r.ids[name]] = true
 			delete(r.topics, name)
 		}

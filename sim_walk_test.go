@@ -1,5 +1,7 @@
 package tidemark
 
+import "strconv"
+
 // simRun is one run: a world, what is done to it, and how it ended.
 type simRun struct {
 	w       *simWorld
@@ -142,7 +144,7 @@ func (r *simRun) onFlight(verb string) *simAction {
 		}
 	}
 	if verb == "misdeliver" {
-		a.kind = string('0' + rune(r.broker()))
+		a.kind = strconv.Itoa(int(r.broker()))
 	}
 	return a
 }
@@ -204,9 +206,9 @@ func (r *simRun) next() *simAction {
 	if n -= r.relief; n < 0 {
 		return r.repair()
 	}
-	for i, kind := range simWorkKinds {
+	for _, kind := range simWorkKinds {
 		if n -= kind.weight; n < 0 {
-			return simWorkKinds[i].make(r)
+			return kind.make(r)
 		}
 	}
 	return &simAction{verb: "round"}

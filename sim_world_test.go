@@ -43,6 +43,10 @@ type simWorld struct {
 	lossy      bool // the fault budget is off: what is lost has to be said
 	background bool // topics do not wait for the disk
 	producers  map[simProducerKey]*simProducer
+	asked      map[protocol.PartitionID]bool // for an unclean election
+	given      map[string]bool               // topics that somebody had deleted
+	healing    bool                          // faults have ended
+	chatter    *protocol.Message             // what was sent last and is no heartbeat
 
 	verbs   map[string]simVerb
 	planted planted
@@ -67,6 +71,9 @@ func (s simTransport) Send(to transport.Peer, m *protocol.Message) error {
 	w := s.w
 	if w.wire {
 		m = w.overTheWire(m)
+	}
+	if !m.Payload.Empty() || len(m.Fragment) > 0 {
+		w.chatter = m
 	}
 	f := simFlight{to.ID, m}
 	if len(w.past) == simPast {
@@ -110,7 +117,7 @@ func startSimWorld(ctx context.Context, seed uint64, brokers int, bug planted, s
 	w := &simWorld{
 		ctx: ctx, verbs: newSimVerbs(), maxMessage: 4 << 20, ids: rand.New(rand.NewPCG(seed, 1)), coord: memory.New(memory.Options{Manual: true}),
 		brokers: make(map[int32]*simBroker), cut: make(map[[2]int32]bool), sessions: make(map[string]time.Duration),
-		producers: make(map[simProducerKey]*simProducer), planted: bug, trace: func(string, ...any) {}, adjust: func(*Config) {},
+		producers: make(map[simProducerKey]*simProducer), asked: make(map[protocol.PartitionID]bool), given: make(map[string]bool), planted: bug, trace: func(string, ...any) {}, adjust: func(*Config) {},
 	}
 	w.reader = w.coord.Connect()
 	w.records = newSimRecords(w)
@@ -251,6 +258,12 @@ func (w *simWorld) arrive(i int) {
 // command has the Controller, as far as a broker knows it, carry out a command. done
 // gets the answer; it does not come when the command could not be sent.
 func (w *simWorld) command(via *simBroker, cmd protocol.Command, done func(protocol.CommandAnswer)) {
+	switch cmd.Kind {
+	case protocol.ElectUnclean:
+		w.asked[protocol.PartitionID{Topic: cmd.Topic.ID, Partition: cmd.Partition}] = true
+	case protocol.DeleteTopic:
+		w.given[cmd.Topic.Name] = true
+	}
 	b := via.broker
 	id := b.controllerID()
 	if id < 0 {

@@ -150,5 +150,14 @@ func readAll(fsys vfs.FS, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(f)
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	content := make([]byte, info.Size())
+	n, err := io.ReadFull(f, content)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return content[:n], err
 }
