@@ -56,6 +56,8 @@ func newSimVerbs() map[string]simVerb {
 		"wall":   {"n", func(w *simWorld, a *simAction) { w.wall += a.ms() }}, // the wall clocks step
 		"pause":  {"broker", (*simWorld).doPause},
 		"resume": {"broker", (*simWorld).doResume},
+		"lag":    {"broker kind", (*simWorld).doLag}, // kind: loop, control: which of its loops falls behind the other
+		"catch":  {"broker", (*simWorld).doCatchUp},
 
 		// Disks.
 		"store":  {"broker n", (*simWorld).doStore},
@@ -240,6 +242,19 @@ func (w *simWorld) doResume(a *simAction) {
 	b.run()
 }
 
+// doLag keeps one of a broker's loops from running while the other one goes on.
+func (w *simWorld) doLag(a *simAction) {
+	if b := w.brokers[a.broker]; b.broker != nil && w.mayDisturb(b) {
+		b.behind = a.kind
+	}
+}
+
+func (w *simWorld) doCatchUp(a *simAction) {
+	b := w.brokers[a.broker]
+	b.behind = ""
+	b.run()
+}
+
 func (w *simWorld) doStore(a *simAction) {
 	if b := w.brokers[a.broker]; b.broker != nil && !b.paused {
 		b.store.Sync(a.n)
@@ -378,7 +393,7 @@ func (w *simWorld) mayDestroy(b *simBroker, gone bool) bool {
 		return true
 	}
 	for _, x := range w.all() {
-		if x.broker == nil || x.session == nil || x.paused || x.severed || x.broker.unfitReason() != nil || w.inDoubt(x) {
+		if x.broker == nil || x.session == nil || x.paused || x.severed || x.behind != "" || x.broker.unfitReason() != nil || w.inDoubt(x) {
 			return false
 		}
 		if _, alive := w.sessions[x.session.ID()]; !alive {
@@ -421,9 +436,20 @@ func (w *simWorld) mayCrash(b *simBroker) bool { return !w.background || w.mayDe
 func (w *simWorld) maySpoil() bool { return !w.background || w.lossy }
 
 // mayDisturb reports whether the budget allows to disturb a broker: not while the
-// cluster may count on another one that lacks what it vouches for.
+// cluster may count on another one that lacks what it vouches for. Where it is recorded
+// that a directory was replaced, nobody counts on that broker, whoever else is away; in
+// background mode whoever else goes down may lose something as well.
 func (w *simWorld) mayDisturb(b *simBroker) bool {
-	return w.lossy || !slices.ContainsFunc(w.all(), func(x *simBroker) bool { return x != b && w.inDoubt(x) })
+	return w.lossy || !slices.ContainsFunc(w.all(), func(x *simBroker) bool {
+		return x != b && w.inDoubt(x) && (w.background || !w.isReplaced(x))
+	})
+}
+
+// isReplaced reports whether what is wrong with a broker's copies is that it has
+// another directory, and that is recorded, by a registration which is in force.
+func (w *simWorld) isReplaced(b *simBroker) bool {
+	last := w.records.last[b.id]
+	return last.Replaced && last.Directory == b.directory && len(b.damaged)+len(b.flipped) == 0 && w.records.live[b.id] != 0
 }
 
 // inDoubt reports whether somebody counts on what the broker lacks, or may lack.

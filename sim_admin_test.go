@@ -2,6 +2,7 @@ package tidemark
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tidemark-log/tidemark/protocol"
@@ -61,12 +62,61 @@ func (w *simWorld) doCreate(a *simAction) {
 	cfg.ReplicationFactor = min(cfg.ReplicationFactor, int32(len(w.brokers)))
 	cfg.MinISR = min(max(cfg.MinISR, 1), cfg.ReplicationFactor)
 	topic := protocol.Topic{ID: w.uuid(), Name: a.topic, Config: cfg}
-	w.command(via, protocol.Command{Kind: protocol.CreateTopic, Topic: topic}, w.administered)
+	w.administer(via, protocol.Command{Kind: protocol.CreateTopic, Topic: topic})
 }
 
-func (w *simWorld) administered(ans protocol.CommandAnswer) {
-	if ans.Code == protocol.OK {
-		w.check.stats.commands++
+// simCommand is a command that has not been answered, and whose asker lives.
+type simCommand struct {
+	via     *simBroker
+	broker  *Broker // the process it was asked in
+	command protocol.Command
+	sentAt  time.Duration
+	request uint64
+	over    bool
+}
+
+// administer has the Controller carry out a command: it is sent again, as the handle
+// of an application does, until there is an answer that says what came of it.
+func (w *simWorld) administer(via *simBroker, cmd protocol.Command) {
+	w.noteOrder(&cmd)
+	q := &simCommand{via: via, broker: via.broker, command: cmd}
+	w.commands = append(w.commands, q)
+	w.ask(q)
+}
+
+func (w *simWorld) ask(q *simCommand) {
+	q.sentAt = w.now
+	id := q.broker.controllerID()
+	if id < 0 {
+		return
+	}
+	cmd := q.command
+	cmd.Request = q.broker.commands.add(id, func(ans protocol.CommandAnswer) {
+		switch ans.Code {
+		case protocol.NotController, protocol.Disconnected, protocol.Canceled:
+			q.sentAt = w.now - q.broker.cfg.ProposalTimeout + retryPause
+		case protocol.OK:
+			w.check.stats.commands++
+			q.over = true
+		default:
+			q.over = true
+		}
+	})
+	q.request = cmd.Request
+	if !q.broker.send(id, &protocol.Payload{Commands: []protocol.Command{cmd}}) {
+		q.broker.commands.drop(cmd.Request)
+	}
+	q.via.run()
+}
+
+// askAgain sends again the commands that have waited long enough.
+func (w *simWorld) askAgain() {
+	w.commands = slices.DeleteFunc(w.commands, func(q *simCommand) bool { return q.over || q.via.broker != q.broker })
+	for _, q := range slices.Clone(w.commands) {
+		if !q.via.paused && w.now-q.sentAt >= q.broker.cfg.ProposalTimeout {
+			q.broker.commands.drop(q.request)
+			w.ask(q)
+		}
 	}
 }
 
@@ -81,20 +131,20 @@ func (w *simWorld) known(a *simAction) (via *simBroker, t protocol.Topic, ok boo
 func (w *simWorld) doAlter(a *simAction) {
 	if via, t, ok := w.known(a); ok {
 		t.Config.MinISR = int32(a.n)
-		w.command(via, protocol.Command{Kind: protocol.AlterTopic, Topic: t}, w.administered)
+		w.administer(via, protocol.Command{Kind: protocol.AlterTopic, Topic: t})
 	}
 }
 
 func (w *simWorld) doGrow(a *simAction) {
 	if via, t, ok := w.known(a); ok && t.Config.Partitions < 4 {
 		t.Config.Partitions++
-		w.command(via, protocol.Command{Kind: protocol.AddPartitions, Topic: t}, w.administered)
+		w.administer(via, protocol.Command{Kind: protocol.AddPartitions, Topic: t})
 	}
 }
 
 func (w *simWorld) doDelete(a *simAction) {
 	if via, t, ok := w.known(a); ok {
-		w.command(via, protocol.Command{Kind: protocol.DeleteTopic, Topic: t}, w.administered)
+		w.administer(via, protocol.Command{Kind: protocol.DeleteTopic, Topic: t})
 	}
 }
 
@@ -109,5 +159,5 @@ func (w *simWorld) doElect(a *simAction) {
 			return
 		}
 	}
-	w.command(via, protocol.Command{Kind: kind, Topic: t, Partition: a.partition, Broker: int32(a.n)}, w.administered)
+	w.administer(via, protocol.Command{Kind: kind, Topic: t, Partition: a.partition, Broker: int32(a.n)})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -27,9 +28,10 @@ type simBroker struct {
 	broker  *Broker              // nil: down
 	reg     *registrar
 	paused  bool
-	healed  bool // started when faults had ended
-	hung    bool // its disk does not answer
-	severed bool // it cannot reach the coordination store
+	healed  bool   // started when faults had ended
+	hung    bool   // its disk does not answer
+	severed bool   // it cannot reach the coordination store
+	behind  string // which of its loops does not get to run: "loop", "control"; "": none
 
 	directory protocol.UUID
 	damaged   map[protocol.PartitionID]bool  // logs that the next open found damaged, until they are filled anew; true: the broker knows
@@ -38,7 +40,8 @@ type simBroker struct {
 	faults    map[protocol.PartitionID]int   // times that this process found a log damaged
 	seen      map[string]coordination.KV     // what its watches have told
 	seenAt    [len(simWatches)]int64         // and as of which change of the records
-	calls     []func()                       // to the coordination store, waiting
+	calls     []*simCall                     // to the coordination store, not at their end
+	calling   *simCall                       // the one that runs
 	cold      []func()                       // reads of the store, waiting
 	refusal   string                         // why it could not register
 	later     []func()                       // what its clients do next
@@ -217,16 +220,22 @@ func (b *simBroker) run() {
 		}
 		again = false
 		b.cold = append(b.cold, b.broker.cold.jobs.take(nil)...)
-		b.calls = append(b.calls, control.pool.jobs.take(nil)...)
-		b.calls = append(b.calls, control.lookups.jobs.take(nil)...)
-		events := loop.inbox.take(nil)
-		if len(events) > 0 || loop.next != 0 && loop.next <= b.broker.now() {
-			loop.turn(events)
-			b.w.check.after(b)
-			again = true
+		for _, job := range slices.Concat(control.pool.jobs.take(nil), control.lookups.jobs.take(nil)) {
+			b.calls = append(b.calls, newSimCall(b, job))
+		}
+		if b.behind != "loop" {
+			events := loop.inbox.take(nil)
+			if len(events) > 0 || loop.next != 0 && loop.next <= b.broker.now() {
+				loop.turn(events)
+				b.w.check.after(b)
+				again = true
+			}
 		}
 		if b.store.Complete() > 0 {
 			again = true
+		}
+		if b.behind == "control" {
+			continue
 		}
 		if steps := control.inbox.take(nil); len(steps) > 0 || (control.next() != 0 && control.next() <= b.broker.now()) {
 			for _, step := range steps {
@@ -238,21 +247,59 @@ func (b *simBroker) run() {
 	}
 }
 
-// callCoordination makes the calls to the coordination store that are waiting.
+// simCall is a job that makes calls to the coordination store. It stops after each of
+// them, so that anything can happen between two, and before the last one's answer is
+// looked at.
+type simCall struct {
+	next func() (struct{}, bool)
+	stop func()
+	wait func(struct{}) bool // set while it runs
+	over bool                // its process is gone: what it still asks for does not arrive
+}
+
+func newSimCall(b *simBroker, job func()) *simCall {
+	c := &simCall{}
+	c.next, c.stop = iter.Pull(func(yield func(struct{}) bool) {
+		c.wait = yield
+		job()
+	})
+	return c
+}
+
+// giveUpCalls ends the jobs of a process that is gone.
+func (b *simBroker) giveUpCalls() {
+	for _, c := range b.calls {
+		c.over = true
+		c.stop()
+	}
+	b.calls, b.calling = nil, nil
+}
+
+// callCoordination lets the calls to the coordination store that are waiting come to
+// their end.
 func (b *simBroker) callCoordination() {
-	for n := len(b.calls); n > 0 && b.call(0); n-- {
+	for n := len(b.calls); n > 0; n-- {
+		for c := b.calls[0]; len(b.calls) > 0 && b.calls[0] == c; {
+			if !b.call(0) {
+				return
+			}
+		}
 	}
 	b.run()
 }
 
-// call makes the i-th of the waiting calls; false when there is none.
+// call lets the i-th of the jobs go on until it has made one call more, or is at its
+// end; false when there is none.
 func (b *simBroker) call(i int) bool {
 	if b.broker == nil || b.paused || i >= len(b.calls) {
 		return false
 	}
-	job := b.calls[i]
-	b.calls = slices.Delete(b.calls, i, i+1)
-	job()
+	c, before := b.calls[i], b.calling
+	b.calling = c
+	_, more := c.next()
+	if b.calling = before; !more {
+		b.calls = slices.DeleteFunc(b.calls, func(x *simCall) bool { return x == c })
+	}
 	b.w.records.follow()
 	b.run()
 	return true
@@ -283,13 +330,14 @@ func (b *simBroker) tick() {
 // completed, the first keep survive.
 func (b *simBroker) crash(keep int) {
 	b.w.check.crashed(b, keep)
+	b.giveUpCalls()
 	b.hang(false)
 	b.disk.Crash(keep)
 	b.disk.FailWrites(nil)
 	b.client.Fence()
 	b.broker.cancel()
-	b.broker, b.reg, b.session, b.paused, b.severed = nil, nil, nil, false, false
-	b.calls, b.cold, b.later = nil, nil, nil
+	b.broker, b.reg, b.session, b.paused, b.severed, b.behind = nil, nil, nil, false, false, ""
+	b.cold, b.later = nil, nil
 	b.w.check.down(b)
 }
 
@@ -367,25 +415,37 @@ const (
 	coordLast               // like coordLose, and the session ends with it
 )
 
+// away says why a call does not arrive.
 func (c *simCoord) away() error {
-	if !c.b.reaches() {
+	if call := c.b.calling; call != nil && call.over || !c.b.reaches() {
 		return coordination.ErrUnavailable
 	}
 	return nil
 }
 
-func (c *simCoord) Get(ctx context.Context, key string) (coordination.KV, bool, error) {
+// called ends a call. Its answer is on the way until the job gets to run again.
+func (c *simCoord) called() {
+	if call := c.b.calling; call != nil && !call.over {
+		c.b.calling = nil
+		call.wait(struct{}{})
+		c.b.calling = call
+	}
+}
+
+func (c *simCoord) Get(_ context.Context, key string) (coordination.KV, bool, error) {
+	defer c.called()
 	if err := c.away(); err != nil {
 		return coordination.KV{}, false, err
 	}
-	return c.Client.Get(ctx, key)
+	return c.Client.Get(c.b.w.ctx, key)
 }
 
-func (c *simCoord) List(ctx context.Context, prefix string) ([]coordination.KV, int64, error) {
+func (c *simCoord) List(_ context.Context, prefix string) ([]coordination.KV, int64, error) {
+	defer c.called()
 	if err := c.away(); err != nil {
 		return nil, 0, err
 	}
-	return c.Client.List(ctx, prefix)
+	return c.Client.List(c.b.w.ctx, prefix)
 }
 
 func (c *simCoord) NewSession(ctx context.Context, ttl time.Duration) (coordination.Session, error) {
@@ -400,7 +460,8 @@ func (c *simCoord) NewSession(ctx context.Context, ttl time.Duration) (coordinat
 	return simSessionOf{s, c}, nil
 }
 
-func (c *simCoord) Do(ctx context.Context, t coordination.Txn) (coordination.TxnResult, error) {
+func (c *simCoord) Do(_ context.Context, t coordination.Txn) (coordination.TxnResult, error) {
+	defer c.called()
 	if err := c.away(); err != nil {
 		return coordination.TxnResult{}, err
 	}
@@ -410,7 +471,7 @@ func (c *simCoord) Do(ctx context.Context, t coordination.Txn) (coordination.Txn
 	}
 	switch fault {
 	case coordLose, coordLast:
-		_, _ = c.Client.Do(ctx, t)
+		_, _ = c.Client.Do(c.b.w.ctx, t)
 		if b := c.b; fault == coordLast && b.session != nil && b.w.mayDisturb(b) {
 			b.w.expire(b.session.ID())
 		}
@@ -421,7 +482,7 @@ func (c *simCoord) Do(ctx context.Context, t coordination.Txn) (coordination.Txn
 	case coordDrop:
 		return coordination.TxnResult{}, coordination.ErrUnavailable
 	}
-	return c.Client.Do(ctx, t)
+	return c.Client.Do(c.b.w.ctx, t)
 }
 
 // simSessionOf is a session whose end the world hears of.

@@ -142,7 +142,7 @@ type simSnapshot struct {
 
 func snapshot(b *simBroker, r *replicaState) simSnapshot {
 	return simSnapshot{
-		open: b.broker, life: b.broker.epoch.Load(), role: r.role, epoch: r.state.LeaderEpoch, partitionEpoch: r.state.PartitionEpoch,
+		open: b.broker, life: r.env.brokerEpoch, role: r.role, epoch: r.state.LeaderEpoch, partitionEpoch: r.state.PartitionEpoch,
 		gen: r.gen, start: r.start, end: r.end, stored: r.stored, hw: r.hw, ledStored: r.ledStored, fetching: r.fetching,
 		linked:    r.role == roleFollower && r.env.linked(r.state.Leader, r.state.LeaderBrokerEpoch),
 		throttled: r.throttled || r.unstoredBytes() > r.env.cfg.MaxUnstoredBytes,
@@ -417,6 +417,12 @@ func (c *simCheck) crashed(b *simBroker, keep int) {
 	if !c.w.healing {
 		c.stats.crashes++
 	}
+	switch n := len(c.w.up()); {
+	case n == 1:
+		c.stats.allDown++
+	case n <= len(c.w.brokers)-1:
+		c.stats.twoDown++
+	}
 	if b.store.Pending() > keep {
 		c.stats.lostTails++
 	}
@@ -538,6 +544,10 @@ func (c *simCheck) sweep() {
 		for id, s := range logs {
 			if b.isDamaged(id) {
 				c.fail(finalSweep{}, "%s: nobody noticed that the log on broker %d is damaged", id, b.id)
+			}
+			if c.w.records.states[id] == nil {
+				c.fail(finalSweep{}, "broker %d has a log of %s, which does not exist", b.id, id)
+				continue
 			}
 			l := c.logs[b.id][id]
 			text := fmt.Sprintf("[%d, %d) epochs %v %v", s.Start, s.End, s.Epochs, describeLog(l.entries))

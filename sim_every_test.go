@@ -57,6 +57,7 @@ func TestSimEverySmallWorld(t *testing.T) {
 					run.do(all[choose.intn(len(all))])
 				}
 				run.w.recover()
+				run.w.close()
 				require.NoError(t, run.w.check.err(), scriptOf(1, &kind, run.actions, nil))
 				worlds++
 			}

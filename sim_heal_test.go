@@ -14,6 +14,9 @@ import (
 func (w *simWorld) heal() {
 	err := w.recover()
 	if err == nil {
+		err = w.carryOn()
+	}
+	if err == nil {
 		err = w.tryAppends()
 	}
 	if err == nil {
@@ -48,7 +51,7 @@ func (w *simWorld) recover() error {
 			b.start()
 		}
 		b.client.faults = nil
-		b.paused = false
+		b.paused, b.behind = false, ""
 		b.run()
 	}
 	err := w.until(healBound, w.healed)
@@ -126,6 +129,59 @@ func (w *simWorld) tryAppends() error {
 	return nil
 }
 
+// carryOn requires that one broker that is away, in the world's way, does not keep the
+// others from taking records, and that it comes back (EL-1, EL-4, D10, D16, D18).
+func (w *simWorld) carryOn() error {
+	away := w.brokers[1+int32(w.values)%int32(len(w.brokers))]
+	via := w.brokers[1+int32(w.values+1)%int32(len(w.brokers))]
+	within := 3 * simSession // its session, or its links, and an election
+	how := w.values / len(w.brokers) % 5
+	switch how {
+	case 0:
+		away.crash(1 << 20)
+	case 1:
+		w.doIsolate(&simAction{broker: away.id})
+		away.severed = true
+	case 2:
+		away.paused = true
+	case 3:
+		if w.background && !w.lossy {
+			return nil // it loses what it acknowledged
+		}
+		away.hang(true)
+		away.healed = false // it is to give up
+		within += away.config().StoreStallLimit
+	case 4:
+		if len(w.brokers) < 3 {
+			return nil // each of two reaches half of them
+		}
+		// Its session lives: only the links tell (D18), and only its lag makes it leave (D10).
+		within += away.config().MaxLag * 3 / 2
+		w.doIsolate(&simAction{broker: away.id})
+		if away.broker.control.meta != nil {
+			within += 6 * simSession // until it resigns, and the next one knows whom it reaches
+		}
+	}
+	w.trace("broker %d is away: %d", away.id, how)
+	for _, id := range w.check.allPartitions() {
+		s := w.records.states[id]
+		if s.Assigned(away.id) && len(s.Replicas)-1 < int(s.MinISR) || len(s.Replicas) == 1 {
+			continue
+		}
+		a := &simAppend{value: "without" + id.String(), acks: AcksAll}
+		for end := w.now + within; !a.acked && !w.records.deleted[id.Topic]; {
+			if w.now >= end || w.check.violation != nil {
+				return fmt.Errorf("%w: %s, without broker %d: %+v", errNotTaken, id, away.id, s.PartitionState)
+			}
+			if a.under == 0 {
+				w.send(via, id, a)
+			}
+			w.settle(50 * time.Millisecond)
+		}
+	}
+	return w.recover()
+}
+
 // silent requires that nothing is sent but heartbeats.
 func (w *simWorld) silent() error {
 	w.chatter = nil
@@ -146,13 +202,18 @@ func (w *simWorld) healed() error {
 		if _, _, whole, _ := b.broker.view.topic(""); !whole || b.session == nil || w.records.live[b.id] != b.broker.epoch.Load() {
 			return errNotThere(b.id)
 		}
-		if n := b.broker.appends.open() + b.broker.reads.open(); n > 0 {
+		if n := b.broker.appends.open() + b.broker.reads.open() + b.broker.commands.open(); n > 0 {
 			return errWaits(b.id, n)
 		}
 		for id, r := range b.broker.loops[0].shard.replicas {
 			if w.records.deleted[id.Topic] || w.records.states[id] == nil && !r.stranger {
 				return errLeftOver(b.id, id)
 			}
+		}
+	}
+	for _, q := range w.commands {
+		if !q.over && q.via.broker == q.broker {
+			return errWaits(q.via.id, 1)
 		}
 	}
 	for id, s := range w.records.states {

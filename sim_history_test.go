@@ -23,8 +23,11 @@ type (
 	lagBounds          struct{ ends map[simCopy]*simMarks } // who keeps up stays, who does not is not admitted
 	storedAck          struct{}                             // what a leader acknowledged by itself is on its disk
 	foundBroken        struct{}                             // a log can be read
-	uncleanUnasked     struct{}                             // nobody gives up records unless told to
 	vanishedTopic      struct{}                             // no topic goes unless somebody deletes it
+	grounded           struct{}                             // what a recorded state rests on is so when it is recorded
+	lastResort         struct{}                             // nobody gives up records unless told to, and while there is no other way
+	refusedEarly       struct{}                             // what cannot be acknowledged is not taken
+	ledFirst           struct{}                             // nobody has a record of an epoch before its leader's disk knows of it
 )
 
 func (lostWrite) rule() string          { return "lost write" }
@@ -40,9 +43,35 @@ func (minISR) rule() string             { return "MinISR" }
 func (*lagBounds) rule() string         { return "D10" }
 func (storedAck) rule() string          { return "D1" }
 func (foundBroken) rule() string        { return "unreadable" }
+func (grounded) rule() string           { return "grounds" }
+func (lastResort) rule() string         { return "EL-2" }
+func (refusedEarly) rule() string       { return "PR-1" }
+func (ledFirst) rule() string           { return "D11" }
 
-func (uncleanUnasked) rule() string { return "EL-2" }
-func (vanishedTopic) rule() string  { return "D21" }
+func (k refusedEarly) replica(c *simCheck, v *simView) {
+	r := v.r
+	if v.now.role != roleLeader || !v.goesOn() || len(r.onCommit) == 0 {
+		return
+	}
+	if last := r.onCommit[len(r.onCommit)-1]; last.base >= v.was.end && len(r.isr.committed) < int(r.state.MinISR) && v.was.partitionEpoch == v.now.partitionEpoch {
+		c.fail(k, "%v took an append with acks=all at %d, ISR %v, MinISR %d", v, last.base, r.isr.committed, r.state.MinISR)
+	}
+	if limit := r.env.cfg.MaxUncommittedBytes; r.uncommittedBytes > limit {
+		c.fail(k, "%v has %d bytes that are not committed, the limit is %d", v, r.uncommittedBytes, limit)
+	}
+}
+
+func (k ledFirst) replica(c *simCheck, v *simView) {
+	n := len(v.log.entries)
+	if v.now.role != roleFollower || n == 0 || v.log.entries[n-1].epoch != v.now.epoch {
+		return
+	}
+	if lead := c.w.replica(v.r.state.Leader, v.r.id); lead != nil && lead.role == roleLeader && lead.state.LeaderEpoch == v.now.epoch && !lead.ledStored {
+		c.fail(k, "%v has records of the epoch, which the disk of broker %d does not know yet", v, v.r.state.Leader)
+	}
+}
+
+func (vanishedTopic) rule() string { return "D21" }
 
 // healed checks, once everything has recovered, that what was acknowledged is there.
 func (k lostWrite) healed(c *simCheck, id protocol.PartitionID, log []simEntry) {
@@ -103,6 +132,8 @@ func (k *highWatermark) replica(c *simCheck, v *simView) {
 	case n.role == roleFailed:
 	case n.hw < n.start || n.hw > n.stored || n.stored > n.end:
 		c.fail(k, "%v has log start %d, HW %d, stored %d, log end %d", v, n.start, n.hw, n.stored, n.end)
+	case n.stored > v.b.durable[v.r.id] && len(v.r.inflight) > 0:
+		c.fail(k, "%v takes %d for stored, its disk has %d", v, n.stored, v.b.durable[v.r.id])
 	case v.goesOn() && n.hw < v.was.hw && (n.role != roleFollower || v.was.agreed): // the first answer of an epoch may lower it (FT-9)
 		c.fail(k, "%v: HW falls from %d to %d", v, v.was.hw, n.hw)
 	}
@@ -144,6 +175,28 @@ func (k *epochs) state(c *simCheck, id protocol.PartitionID, was, is *simState) 
 		c.fail(k, "%s: leader epoch %d, controller epoch %d follow %d and %d", id, is.LeaderEpoch, is.ControllerEpoch, was.LeaderEpoch, was.ControllerEpoch)
 	case is.LeaderEpoch == was.LeaderEpoch && (is.Leader != was.Leader || is.LeaderBrokerEpoch != was.LeaderBrokerEpoch):
 		c.fail(k, "%s: the leader changes within epoch %d: %+v, %+v", id, is.LeaderEpoch, was, is)
+	}
+}
+
+// state checks that a state is of the Controller's present term, and that whoever it
+// makes leader or takes in is registered, in the life that it names, and has not lost
+// what it had (CE-4, EL-4, CT-VAL, D17).
+func (k grounded) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
+	w := c.w.records
+	if is.ControllerEpoch != w.term && (was == nil || is.ControllerEpoch != was.ControllerEpoch) {
+		c.fail(k, "%s: written in term %d, it is %d by now", id, is.ControllerEpoch, w.term)
+	}
+	if was == nil || is.Leader < 0 || is.LeaderEpoch == was.LeaderEpoch && slices.Equal(is.ISR, was.ISR) {
+		return
+	}
+	if w.live[is.Leader] != is.LeaderBrokerEpoch {
+		c.fail(k, "%s: leader %d in life %d, it is %d by now: %+v", id, is.Leader, is.LeaderBrokerEpoch, w.live[is.Leader], is)
+	}
+	for _, member := range is.ISR {
+		last := w.last[member]
+		if !was.InISR(member) && is.UncleanEpoch == was.UncleanEpoch && (w.live[member] == 0 || last.Replaced || last.Unclean && c.background(id)) {
+			c.fail(k, "%s: broker %d joins, registered as %d, %+v", id, member, w.live[member], last)
+		}
 	}
 }
 
@@ -227,13 +280,21 @@ func (k storedAck) answer(c *simCheck, p *simPartition, a *simAppend, ans *proto
 }
 
 // state allows an unclean election only where somebody asked for one, with an order or
-// by the topic's configuration. Runs in which no copy is destroyed never do.
-func (k uncleanUnasked) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
+// by the topic's configuration, and no member was there that could have led (EL-1, EL-2).
+func (k lastResort) state(c *simCheck, id protocol.PartitionID, was, is *simState) {
 	if was == nil || is.UncleanEpoch <= was.UncleanEpoch {
 		return
 	}
 	if !c.w.asked[id] && !c.w.records.topics[is.topic].Config.UncleanElection {
 		c.fail(k, "%s: broker %d was elected uncleanly for epoch %d, and nobody asked for that: %+v", id, is.Leader, is.LeaderEpoch, was.PartitionState)
+	}
+	for _, member := range was.ISR {
+		b, r := c.w.brokers[member], c.w.replica(member, id)
+		_, flipped := b.flipped[id]
+		ok := r != nil && r.role != roleFailed && b.faults[id] == 0 && c.w.records.live[member] != 0 && b.broker.unfitReason() == nil
+		if member != is.Leader && ok && !flipped && !c.excused(member, id) {
+			c.fail(k, "%s: broker %d was elected uncleanly, member %d was there", id, is.Leader, member)
+		}
 	}
 }
 

@@ -52,7 +52,8 @@ func newSimCheckers() []simChecker {
 		inv1{}, inv2{}, inv3{}, inv4{}, inv5{}, inv6{}, inv7{}, inv8{}, inv9{}, inv10{},
 		&inv11{leaders: make(map[simTerm]simLife)}, inv12{},
 		lostWrite{}, inconsistentOffset{}, abortedRead{}, &duplicate{at: make(map[string]int64)}, &inOrder{}, &highWatermark{}, samePrefix{},
-		&epochs{acks: make(map[simTerm]int32)}, finalSweep{}, minISR{}, &lagBounds{ends: make(map[simCopy]*simMarks)}, storedAck{}, uncleanUnasked{}, vanishedTopic{}, foundBroken{},
+		&epochs{acks: make(map[simTerm]int32)}, finalSweep{}, minISR{}, &lagBounds{ends: make(map[simCopy]*simMarks)}, storedAck{}, vanishedTopic{}, foundBroken{},
+		grounded{}, lastResort{}, refusedEarly{}, ledFirst{},
 	}
 }
 

@@ -28,6 +28,7 @@ type simRecords struct {
 	last    map[int32]lastLife
 	deleted map[protocol.UUID]bool // topics that are deleted, or were
 	clear   map[string]bool        // keys of topics still to be cleared away
+	term    int32                  // controller epoch
 }
 
 // simState is a partition's recorded state.
@@ -69,6 +70,11 @@ func (r *simRecords) take(events []coordination.Event) {
 		}
 	}
 	for _, e := range events {
+		if e.Key == controllerEpochKey && !e.Deleted {
+			var term controllerTerm
+			r.w.must(json.Unmarshal(e.Value, &term))
+			r.term = term.Epoch
+		}
 		for i, prefix := range simWatches {
 			if strings.HasPrefix(e.Key, prefix) {
 				r.touched[i]++

@@ -97,6 +97,7 @@ func (s *script) world(a scriptArgs) {
 	s.w = kind.start(a.t.Context(), simSpec{seed: uint64(a.num("seed", 1)), logger: func(broker int32) *slog.Logger {
 		return slog.New(&scriptLog{s: s, broker: broker})
 	}})
+	a.t.Cleanup(s.w.close)
 	for name, t := range s.w.records.topics {
 		s.topics[name] = t
 	}

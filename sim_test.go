@@ -25,7 +25,7 @@ var (
 // simStats counts what runs went through.
 type simStats struct {
 	acks, reads, elections, truncations, lostTails, shrinks, expansions, unknown, refused        int
-	crashes, restarts, wipes, damages, diskFaults, pauses, lateWrites, commands, lost, fragments int
+	crashes, restarts, wipes, damages, diskFaults, pauses, lateWrites, commands, lost, fragments, twoDown, allDown int
 }
 
 // all are the counters and their names.
@@ -34,7 +34,7 @@ func (s *simStats) all() map[string]*int {
 		"acks": &s.acks, "reads": &s.reads, "elections": &s.elections, "truncations": &s.truncations, "lost tails": &s.lostTails,
 		"shrinks": &s.shrinks, "expansions": &s.expansions, "unknown": &s.unknown, "refused": &s.refused,
 		"crashes": &s.crashes, "restarts": &s.restarts, "wipes": &s.wipes, "damages": &s.damages, "disk faults": &s.diskFaults,
-		"pauses": &s.pauses, "late writes": &s.lateWrites, "commands": &s.commands, "lost": &s.lost, "fragments": &s.fragments,
+		"pauses": &s.pauses, "late writes": &s.lateWrites, "commands": &s.commands, "lost": &s.lost, "two down": &s.twoDown, "all down": &s.allDown, "fragments": &s.fragments,
 	}
 }
 
@@ -94,6 +94,7 @@ func simulate(ctx context.Context, spec simSpec) (run *simRun, err error) {
 		run.kind = *spec.kind
 	}
 	run.w = run.kind.start(ctx, spec)
+	defer run.w.close()
 	if spec.kind != nil {
 		run.play(spec.play)
 	} else {

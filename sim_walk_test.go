@@ -7,10 +7,12 @@ type simRun struct {
 	w       *simWorld
 	kind    simWorldKind
 	choose  simChoices
+	work    []simFault
 	faults  []simFault
 	total   int   // of the faults' weights
 	trouble int   // how often something goes wrong, and
 	relief  int   // how often that ends, of 256
+	calm    int   // how often everything arrives at once, of 256 times
 	last    int32 // the broker chosen last: troubles do not come alone
 	actions []*simAction
 }
@@ -34,6 +36,9 @@ var simFaultKinds = []func(r *simRun) *simAction{
 	func(r *simRun) *simAction { return &simAction{verb: "tick", n: r.choose.intn(1500)} },
 	func(r *simRun) *simAction { return &simAction{verb: "wall", n: r.choose.intn(7200_000) - 3600_000} },
 	func(r *simRun) *simAction { return r.onBroker("pause") },
+	func(r *simRun) *simAction {
+		return &simAction{verb: "lag", broker: r.broker(), kind: r.one("loop", "control")}
+	},
 	func(r *simRun) *simAction { return r.onBroker("hang") },
 	func(r *simRun) *simAction {
 		return &simAction{verb: "fail", broker: r.broker(), kind: r.one("failing", "full")}
@@ -163,23 +168,25 @@ func (r *simRun) onPartition(verb, kind string, n int) *simAction {
 	return &simAction{verb: verb, broker: via, topic: r.w.records.states[id].topic, partition: id.Partition, kind: kind, n: n}
 }
 
-// simWorkKinds are what has to happen for a cluster to work, and how often it does,
+// newSimWork returns what has to happen for a cluster to work, and how often it does,
 // of 256; the rest of the time everything happens once.
-var simWorkKinds = []simFault{
-	{92, func(r *simRun) *simAction { return r.onFlight("deliver") }},
-	{34, func(r *simRun) *simAction { return &simAction{verb: "store", broker: r.any(), n: 1 + r.choose.intn(2)} }},
-	{12, func(r *simRun) *simAction { return &simAction{verb: "call", broker: r.any(), n: r.choose.intn(2)} }},
-	{10, func(r *simRun) *simAction {
-		return &simAction{verb: "look", broker: r.any(), n: r.choose.intn(len(simWatches))}
-	}},
-	{20, func(r *simRun) *simAction {
-		return r.onPartition("append", r.one("all", "all", "leader", "none"), r.choose.intn(2))
-	}},
-	{12, func(r *simRun) *simAction { return r.onPartition("produce", "", 1+r.choose.intn(3)) }},
-	{6, func(r *simRun) *simAction { return r.onPartition("fetch", "", r.choose.intn(32)) }},
-	{4, func(r *simRun) *simAction { return &simAction{verb: "read", broker: r.any()} }},
-	{10, func(r *simRun) *simAction { return &simAction{verb: "tick", n: r.choose.intn(40)} }},
-	{2, func(r *simRun) *simAction { return &simAction{verb: "settle", n: r.choose.intn(200)} }},
+func newSimWork() []simFault {
+	return []simFault{
+		{92, func(r *simRun) *simAction { return r.onFlight("deliver") }},
+		{34, func(r *simRun) *simAction { return &simAction{verb: "store", broker: r.any(), n: 1 + r.choose.intn(2)} }},
+		{12, func(r *simRun) *simAction { return &simAction{verb: "call", broker: r.any(), n: r.choose.intn(2)} }},
+		{10, func(r *simRun) *simAction {
+			return &simAction{verb: "look", broker: r.any(), n: r.choose.intn(len(simWatches))}
+		}},
+		{20, func(r *simRun) *simAction {
+			return r.onPartition("append", r.one("all", "all", "leader", "none"), r.choose.intn(2))
+		}},
+		{12, func(r *simRun) *simAction { return r.onPartition("produce", "", 1+r.choose.intn(3)) }},
+		{6, func(r *simRun) *simAction { return r.onPartition("fetch", "", r.choose.intn(32)) }},
+		{4, func(r *simRun) *simAction { return &simAction{verb: "read", broker: r.any()} }},
+		{10, func(r *simRun) *simAction { return &simAction{verb: "tick", n: r.choose.intn(40)} }},
+		{2, func(r *simRun) *simAction { return r.calmly(&simAction{verb: "settle", n: r.choose.intn(200)}) }},
+	}
 }
 
 func (r *simRun) any() int32 { return 1 + int32(r.choose.intn(len(r.w.brokers))) }
@@ -187,6 +194,8 @@ func (r *simRun) any() int32 { return 1 + int32(r.choose.intn(len(r.w.brokers)))
 // draw draws which faults the run has, and how often.
 func (r *simRun) draw() {
 	r.trouble, r.relief = 1+r.choose.intn(24), 4+r.choose.intn(16)
+	r.work = newSimWork()
+	r.calm = [...]int{256, 256, 64, 8}[r.choose.intn(4)]
 	for _, kind := range simFaultKinds {
 		if r.choose.intn(2) == 0 {
 			weight := 1 + r.choose.intn(8)
@@ -206,12 +215,21 @@ func (r *simRun) next() *simAction {
 	if n -= r.relief; n < 0 {
 		return r.repair()
 	}
-	for _, kind := range simWorkKinds {
+	for _, kind := range r.work {
 		if n -= kind.weight; n < 0 {
 			return kind.make(r)
 		}
 	}
-	return &simAction{verb: "round"}
+	return r.calmly(&simAction{verb: "round"})
+}
+
+// calmly does what lets everything arrive, or in a run that is not calm, where a
+// message, a write or a call may be under way for long, some one thing.
+func (r *simRun) calmly(a *simAction) *simAction {
+	if r.calm < 256 && r.choose.intn(256) >= r.calm {
+		return r.work[r.choose.intn(4)].make(r)
+	}
+	return a
 }
 
 func (r *simRun) fault() *simAction {
@@ -239,6 +257,7 @@ func (r *simRun) repair() *simAction {
 		add(b.broker == nil, "restart")
 		add(b.broker != nil && b.broker.unfitReason() != nil, "bounce")
 		add(b.paused, "resume")
+		add(b.behind != "", "catch")
 		add(b.severed, "rejoin")
 		add(b.hung, "unhang")
 	}

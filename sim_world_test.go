@@ -47,6 +47,7 @@ type simWorld struct {
 	given      map[string]bool               // topics that somebody had deleted
 	healing    bool                          // faults have ended
 	chatter    *protocol.Message             // what was sent last and is no heartbeat
+	commands   []*simCommand                 // not answered yet
 
 	verbs   map[string]simVerb
 	planted planted
@@ -108,7 +109,9 @@ const (
 
 // newSimWorld starts a cluster. The seed decides its identifiers, and nothing else.
 func newSimWorld(t testing.TB, seed uint64, brokers int) *simWorld {
-	return startSimWorld(t.Context(), seed, brokers, nil, func(w *simWorld) { w.t = t })
+	w := startSimWorld(t.Context(), seed, brokers, nil, func(w *simWorld) { w.t = t })
+	t.Cleanup(w.close)
+	return w
 }
 
 // startSimWorld is newSimWorld with a planted bug, and what else is to be set before
@@ -130,6 +133,13 @@ func startSimWorld(ctx context.Context, seed uint64, brokers int, bug planted, s
 		b.start()
 	}
 	return w
+}
+
+// close ends what a world that is looked at no more has left under way.
+func (w *simWorld) close() {
+	for _, b := range w.all() {
+		b.giveUpCalls()
+	}
 }
 
 // must ends the run: the world itself does not work, and nothing it shows counts.
@@ -171,6 +181,7 @@ func (w *simWorld) advance(d time.Duration) {
 		}
 	}
 	if w.outage {
+		w.askAgain()
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.sessions)) {
@@ -182,6 +193,7 @@ func (w *simWorld) advance(d time.Duration) {
 	for _, b := range w.up() {
 		b.keepRegistered()
 	}
+	w.askAgain()
 }
 
 // expire ends a session in the coordination store. Whose it was learns of it later.
@@ -258,12 +270,7 @@ func (w *simWorld) arrive(i int) {
 // command has the Controller, as far as a broker knows it, carry out a command. done
 // gets the answer; it does not come when the command could not be sent.
 func (w *simWorld) command(via *simBroker, cmd protocol.Command, done func(protocol.CommandAnswer)) {
-	switch cmd.Kind {
-	case protocol.ElectUnclean:
-		w.asked[protocol.PartitionID{Topic: cmd.Topic.ID, Partition: cmd.Partition}] = true
-	case protocol.DeleteTopic:
-		w.given[cmd.Topic.Name] = true
-	}
+	w.noteOrder(&cmd)
 	b := via.broker
 	id := b.controllerID()
 	if id < 0 {
@@ -274,6 +281,16 @@ func (w *simWorld) command(via *simBroker, cmd protocol.Command, done func(proto
 		b.commands.drop(cmd.Request)
 	}
 	via.run()
+}
+
+// noteOrder notes what somebody asked for that takes records away.
+func (w *simWorld) noteOrder(cmd *protocol.Command) {
+	switch cmd.Kind {
+	case protocol.ElectUnclean:
+		w.asked[protocol.PartitionID{Topic: cmd.Topic.ID, Partition: cmd.Partition}] = true
+	case protocol.DeleteTopic:
+		w.given[cmd.Topic.Name] = true
+	}
 }
 
 // createTopic creates a topic and waits until it exists.
