@@ -24,7 +24,7 @@ var (
 
 // simStats counts what runs went through.
 type simStats struct {
-	acks, reads, elections, truncations, lostTails, shrinks, expansions, unknown, refused        int
+	acks, reads, elections, truncations, lostTails, shrinks, expansions, unknown, refused                          int
 	crashes, restarts, wipes, damages, diskFaults, pauses, lateWrites, commands, lost, fragments, twoDown, allDown int
 }
 

@@ -24,6 +24,9 @@ var (
 	ErrInUse = errors.New("local: directory is in use")
 	// ErrFormat: the directory was written in a format that this version does not know.
 	ErrFormat = errors.New("local: unknown directory format")
+	// ErrDamaged: a store in the directory does not hold what was once durable in it, and
+	// says so before it is used. Nothing was written to it.
+	ErrDamaged = errors.New("local: a store is damaged")
 	// ErrFewerBrokers: the cluster was made with more brokers than it is opened with.
 	ErrFewerBrokers = errors.New("local: cluster has more brokers than asked for")
 )
@@ -172,6 +175,8 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %w", ErrForeign, err)
 	case errors.Is(err, storage.ErrFormat) || errors.Is(err, pebblecoord.ErrFormat):
 		return fmt.Errorf("%w: %w", ErrFormat, err)
+	case errors.Is(err, storage.ErrDamaged) || errors.Is(err, pebblecoord.ErrDamaged):
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err
 }

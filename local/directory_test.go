@@ -12,6 +12,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tidemark-log/tidemark/coordination/pebblecoord"
+	"github.com/tidemark-log/tidemark/storage"
 )
 
 // An Open that is refused changes nothing: the cluster is still what it was.
@@ -114,4 +117,21 @@ func TestPowerCutWhileFounded(t *testing.T) {
 	require.NoError(t, enlarge(watched, dir, 2))
 	require.Equal(t, 2, brokersOf(t, mem.CrashClone(vfs.CrashCloneCfg{}), dir))
 	require.Greater(t, steps, 15)
+}
+
+// What a store in the directory says of itself is said by Open in this package's words.
+func TestTranslate(t *testing.T) {
+	for want, of := range map[error][]error{
+		ErrInUse:   {storage.ErrInUse, pebblecoord.ErrInUse},
+		ErrForeign: {storage.ErrForeign, pebblecoord.ErrForeign},
+		ErrFormat:  {storage.ErrFormat, pebblecoord.ErrFormat},
+		ErrDamaged: {storage.ErrDamaged, pebblecoord.ErrDamaged},
+	} {
+		for _, err := range of {
+			got := translate(fmt.Errorf("x: %w", err))
+			require.ErrorIs(t, got, want)
+			require.ErrorIs(t, got, err)
+		}
+	}
+	require.NoError(t, translate(nil))
 }

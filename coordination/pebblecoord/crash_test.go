@@ -1,7 +1,6 @@
 package pebblecoord_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -12,69 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/tidemark-log/tidemark/coordination/pebblecoord"
 )
-
-// journal is what writers were told, as of some moment.
-type journal struct {
-	mu   sync.Mutex
-	puts map[string]int64 // persistent keys and the revision of their put
-	high int64            // highest revision that anybody saw
-}
-
-func (j *journal) note(key string, revision int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.high = max(j.high, revision)
-	if key != "" {
-		j.puts[key] = revision
-	}
-}
-
-func (j *journal) copy() *journal {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	c := &journal{puts: make(map[string]int64), high: j.high}
-	for k, v := range j.puts {
-		c.puts[k] = v
-	}
-	return c
-}
-
-// check opens what a crash left and compares it with what was answered before.
-func (j *journal) check(fs vfs.FS) (err error) {
-	s, err := pebblecoord.Open("data", pebblecoord.Options{FS: fs})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	c := s.Connect()
-	kvs, rev, err := c.List(ctx, "")
-	if err != nil {
-		return err
-	}
-	if rev < j.high {
-		return fmt.Errorf("revision %d after %d", rev, j.high)
-	}
-	got := make(map[string]int64)
-	for _, kv := range kvs {
-		if kv.Session != "" {
-			return fmt.Errorf("ephemeral key %q survived", kv.Key)
-		}
-		got[kv.Key] = kv.Revision
-	}
-	for key, revision := range j.puts {
-		if got[key] != revision {
-			return fmt.Errorf("answered put of %q at %d: found %d", key, revision, got[key])
-		}
-	}
-	res, err := c.Do(ctx, put("next", "", ""))
-	if err == nil && res.Revision <= j.high {
-		err = fmt.Errorf("revision %d again", res.Revision)
-	}
-	return err
-}
 
 // TestCrashUnderLoad cuts the power again and again while several clients write.
 func TestCrashUnderLoad(t *testing.T) {
@@ -84,7 +21,7 @@ func TestCrashUnderLoad(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		fs := vfs.NewCrashableMem()
 		s := open(t, fs, "data")
-		j := &journal{puts: make(map[string]int64)}
+		j := newJournal()
 		var wg sync.WaitGroup
 		crash := make(chan struct{}, 1)
 		for w := range 3 {
@@ -95,13 +32,8 @@ func TestCrashUnderLoad(t *testing.T) {
 					return
 				}
 				for n := range 12 {
-					if res, err := c.Do(ctx, put(fmt.Sprintf("e/%d/%d", w, n), "", sess.ID())); err == nil {
-						j.note("", res.Revision)
-					}
-					key := fmt.Sprintf("k/%d/%d", w, n)
-					if res, err := c.Do(ctx, put(key, "v", "")); err == nil {
-						j.note(key, res.Revision)
-					}
+					_, _ = j.do(ctx, c, put(fmt.Sprintf("e/%d/%d", w, n), "", sess.ID()))
+					_, _ = j.do(ctx, c, put(fmt.Sprintf("k/%d/%d", w, n), "v", ""))
 					if w == 0 && n == int(seed%12) {
 						crash <- struct{}{}
 					}
@@ -109,8 +41,10 @@ func TestCrashUnderLoad(t *testing.T) {
 			})
 		}
 		<-crash
-		before := j.copy()
-		clone := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+		var clone *vfs.MemFS
+		before := j.during(func() {
+			clone = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+		})
 		wg.Wait()
 		if err := s.Close(); err != nil {
 			rt.Fatal(err)
@@ -121,44 +55,60 @@ func TestCrashUnderLoad(t *testing.T) {
 	})
 }
 
-// TestCrashAtEveryStep cuts the power before each file operation of a short life.
-func TestCrashAtEveryStep(t *testing.T) {
-	type crash struct {
-		fs      *vfs.MemFS
-		journal *journal
-		op      string
-	}
+// atWrites calls f before each write.
+func atWrites(fs vfs.FS, f func(op errorfs.Op)) vfs.FS {
 	var mu sync.Mutex
-	var crashes []crash
-	mem := vfs.NewCrashableMem()
-	j := &journal{puts: make(map[string]int64)}
-	rng := rand.New(rand.NewPCG(1, 2))
-	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			mu.Lock()
 			defer mu.Unlock()
-			before := j.copy()
-			for _, percent := range []int{0, 50} {
-				clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
-				crashes = append(crashes, crash{clone, before, fmt.Sprintf("%v %s, %d %%", op.Kind, op.Path, percent)})
-			}
+			f(op)
 		}
 		return nil
 	}))
-	for life := range 2 {
-		s := open(t, fs, "data")
-		c := s.Connect()
-		sess, err := c.NewSession(ctx, time.Hour)
-		require.NoError(t, err)
-		for n := range 3 {
-			key := fmt.Sprintf("k/%d/%d", life, n)
-			j.note(key, do(t, c, put(key, "v", "")))
-			j.note("", do(t, c, put("e/"+key, "v", sess.ID())))
+}
+
+// TestCrashAtEveryStep cuts the power before each write, and once more during the open
+// that follows; with large values, which have the database start new files, before some.
+func TestCrashAtEveryStep(t *testing.T) {
+	cutAtEach(t, "", 1, 100, 0, 50, 50, 50, 50, 100)
+	step := 61
+	if *matrix {
+		step = 1
+	}
+	cutAtEach(t, large, step, 3, 0, 50, 100)
+}
+
+// cutAtEach keeps so many percent of what was not synced, by chance which.
+func cutAtEach(t *testing.T, value string, step, atLeast int, percents ...int) {
+	mem := vfs.NewCrashableMem()
+	j := newJournal()
+	rng := rand.New(rand.NewPCG(1, 2))
+	cut := func(mem *vfs.MemFS, percent int) *vfs.MemFS {
+		return mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+	}
+	at := 0
+	require.NoError(t, live(t, atWrites(mem, func(op errorfs.Op) {
+		if at++; at%step != 0 {
+			return
 		}
-		require.NoError(t, s.Close())
-	}
-	require.Greater(t, len(crashes), 50)
-	for i, c := range crashes {
-		require.NoError(t, c.journal.check(c.fs), "crash %d of %d: %s", i, len(crashes), c.op)
-	}
+		for _, percent := range percents {
+			before, left := j.copy(), cut(mem, percent)
+			var again *vfs.MemFS
+			writes := 0
+			if err := before.check(atWrites(left, func(errorfs.Op) {
+				if writes++; rng.IntN(writes) == 0 {
+					again = cut(left, 50)
+				}
+			})); err != nil {
+				t.Errorf("crash at write %d (%v %s), %d %%: %v", at, op.Kind, op.Path, percent, err)
+				continue
+			}
+			before.open[&attempt{ops: put("next", "", "").Ops}] = true // by check
+			if err := before.check(again); err != nil {
+				t.Errorf("second crash after %d (%v %s), %d %%: %v", at, op.Kind, op.Path, percent, err)
+			}
+		}
+	}), j, value))
+	require.Greater(t, at/step, atLeast)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // What a directory holds. The marker tells that it is ours, and is there before
-// anything else that counts.
+// anything in the database.
 const (
 	markerFile = "TIDEMARK-COORDINATION"
 	markerText = "tidemark coordination store, format 1\n"
@@ -41,12 +41,28 @@ func takeDir(fs vfs.FS, dir string) (path string, lock io.Closer, err error) {
 	// Once more: until now somebody else might have been at work.
 	marked, err = inspect(fs, path)
 	if err == nil && !marked {
-		err = pebblefs.WriteMarker(fs, path, markerFile, []byte(markerText))
+		err = found(fs, path)
+	} else if err == nil {
+		if _, err = fs.Stat(fs.PathJoin(path, dbDir)); errors.Is(err, iofs.ErrNotExist) {
+			err = fmt.Errorf("%w: the directory of the database is gone", ErrDamaged)
+		}
 	}
 	if err != nil {
 		return "", nil, errors.Join(err, lock.Close())
 	}
 	return path, lock, nil
+}
+
+// found makes the directory of the database and then the marker: a marker without it
+// means that the database was lost.
+func found(fs vfs.FS, dir string) error {
+	if err := fs.MkdirAll(fs.PathJoin(dir, dbDir), 0o755); err != nil {
+		return err
+	}
+	if err := pebblefs.SyncDir(fs, dir); err != nil {
+		return err
+	}
+	return pebblefs.WriteMarker(fs, dir, markerFile, []byte(markerText))
 }
 
 // inspect says whether the directory is marked as ours, or that it cannot become so.
@@ -65,6 +81,10 @@ func inspect(fs vfs.FS, dir string) (bool, error) {
 		case markerFile:
 			marked = true
 		case markerFile + pebblefs.TempSuffix, lockFile:
+		case dbDir: // of an open that was cut short, if it is empty
+			if inside, err := fs.List(fs.PathJoin(dir, dbDir)); err != nil || len(inside) > 0 {
+				strange = name
+			}
 		default:
 			strange = name
 		}

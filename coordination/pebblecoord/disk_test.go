@@ -3,10 +3,13 @@ package pebblecoord_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,18 +67,114 @@ func TestHungDisk(t *testing.T) {
 	})
 }
 
-// gate holds up everything that writes while it is shut.
-type gate struct {
-	mu sync.Mutex
-	ch chan struct{}
+// TestHangAtEveryWrite has the disk hang from some write on, each in turn. Calls return
+// with their context, Close in bounded time; only an Open waits for the disk. When that
+// works again nothing is lost, and the directory is free.
+func TestHangAtEveryWrite(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	writes := 0
+	require.NoError(t, live(t, atWrites(vfs.NewMem(), func(errorfs.Op) { writes++ }), newJournal(), ""))
+	require.Greater(t, writes, 100)
+	var wg sync.WaitGroup // all at once: each Close takes its five seconds
+	for at := range writes {
+		wg.Go(func() {
+			if err := hangAt(t, at); err != nil {
+				t.Errorf("at %d: %v", at, err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
-func newGate() *gate { return &gate{} }
+func hangAt(t *testing.T, at int) error {
+	mem := vfs.NewCrashableMem()
+	g := newGate()
+	g.shutAfter(at)
+	j := newJournal()
+	j.ctx, j.cancel = context.WithCancel(ctx)
+	defer j.cancel()
+	locks := &lockWatch{FS: errorfs.Wrap(mem, errorfs.InjectorFunc(g.pass)), back: make(chan struct{}, 2)}
+	done := make(chan error, 1)
+	go func() { done <- live(t, locks, j, "") }()
+	select {
+	case err := <-done: // it had one write less this time
+		return err
+	case <-g.reached:
+	}
+	opening := j.copy().opening
+	if !opening {
+		j.cancel()
+		select {
+		case err := <-done:
+			if !errors.Is(err, pebblecoord.ErrAbandoned) {
+				return fmt.Errorf("a life with a hung disk ended with %w", err)
+			}
+		case <-time.After(time.Minute):
+			return errors.New("a call or Close hangs")
+		}
+		if _, err := pebblecoord.Open("data", pebblecoord.Options{FS: mem}); !errors.Is(err, pebblecoord.ErrInUse) {
+			return fmt.Errorf("open beside a hung one: %w", err)
+		}
+	}
+	if err := j.check(mem.CrashClone(vfs.CrashCloneCfg{})); err != nil {
+		return fmt.Errorf("after a power cut: %w", err)
+	}
+	for len(locks.back) > 0 {
+		<-locks.back // of the life before
+	}
+	g.open()
+	if opening {
+		if err := <-done; err != nil {
+			return fmt.Errorf("once the disk works again: %w", err)
+		}
+	} else {
+		<-locks.back
+	}
+	return j.check(mem)
+}
 
-func (g *gate) shut() {
+// lockWatch tells when a store has given back its lock.
+type lockWatch struct {
+	vfs.FS
+	back chan struct{}
+}
+
+func (w *lockWatch) Lock(name string) (io.Closer, error) {
+	lock, err := w.FS.Lock(name)
+	if err == nil && w.FS.PathBase(w.FS.PathDir(name)) == "data" {
+		lock = &watchedLock{lock, w.back}
+	}
+	return lock, err
+}
+
+type watchedLock struct {
+	io.Closer
+	back chan struct{}
+}
+
+func (l *watchedLock) Close() error {
+	err := l.Closer.Close()
+	l.back <- struct{}{}
+	return err
+}
+
+// gate holds up everything that writes while it is shut.
+type gate struct {
+	reached chan struct{} // closed when something is held up
+
+	mu   sync.Mutex
+	ch   chan struct{}
+	free int // writes that pass all the same
+}
+
+func newGate() *gate { return &gate{reached: make(chan struct{})} }
+
+func (g *gate) shut() { g.shutAfter(0) }
+
+func (g *gate) shutAfter(free int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ch = make(chan struct{})
+	g.ch, g.free = make(chan struct{}), free
 }
 
 func (g *gate) open() {
@@ -91,16 +190,24 @@ func (g *gate) pass(op errorfs.Op) error {
 	}
 	g.mu.Lock()
 	ch := g.ch
-	g.mu.Unlock()
 	if ch != nil {
+		if g.free--; g.free == -1 {
+			close(g.reached)
+		}
+	}
+	late := g.free < 0
+	g.mu.Unlock()
+	if ch != nil && late {
 		<-ch
 	}
 	return nil
 }
 
-// breaker has a file system fail for good from some write operation on.
+// breaker has a file system fail at some write operation, and from then on.
 type breaker struct {
 	match func(errorfs.Op) bool
+	err   error // nil: errBroken
+	once  bool  // it recovers at once
 
 	mu    sync.Mutex
 	armed bool
@@ -121,16 +228,93 @@ func (b *breaker) check(op errorfs.Op) error {
 	if !b.armed || op.Kind.ReadOrWrite() != errorfs.OpIsWrite || op.Kind == errorfs.OpFileClose || b.left >= 0 && !b.match(op) {
 		return nil
 	}
-	if b.left--; b.left >= 0 {
+	if b.left--; b.left >= 0 || b.once && b.left < -1 {
 		return nil
 	}
+	return b.cause()
+}
+
+func (b *breaker) cause() error {
+	if b.err != nil {
+		return b.err
+	}
 	return errBroken
+}
+
+// failed tells whether it came to that.
+func (b *breaker) failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.left < 0
 }
 
 func anyWrite(errorfs.Op) bool { return true }
 
 func only(kinds ...errorfs.OpKind) func(errorfs.Op) bool {
 	return func(op errorfs.Op) bool { return slices.Contains(kinds, op.Kind) }
+}
+
+var matrix = flag.Bool("coord.matrix", false, "try every write and every byte, not only some of those in large files")
+
+// large is a value that makes the database start new files now and then.
+var large = strings.Repeat("x", 400<<10)
+
+var (
+	syncs = only(errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo)
+	// fills are the operations that a full disk refuses.
+	fills = only(errorfs.OpCreate, errorfs.OpReuseForWrite, errorfs.OpLink, errorfs.OpMkdirAll,
+		errorfs.OpFileWrite, errorfs.OpFileWriteAt, errorfs.OpFilePreallocate)
+)
+
+// TestEveryWriteFails has each write fail in turn, once or from then on, during lives of
+// a store that end there. Nothing that was answered is lost, whether the process ended
+// then or the power failed too.
+func TestEveryWriteFails(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	step := 97
+	if *matrix {
+		step = 1
+	}
+	for _, tt := range []struct {
+		name  string
+		match func(errorfs.Op) bool
+		err   error
+		once  bool
+		value string
+		step  int
+	}{
+		{"once", anyWrite, nil, true, "", 1},
+		{"for good", anyWrite, nil, false, "", 1},
+		{"sync once", syncs, nil, true, "", 1},
+		{"sync for good", syncs, nil, false, "", 1},
+		{"full", fills, syscall.ENOSPC, false, "", 1},
+		{"large, once", anyWrite, nil, true, large, step},
+		{"large, for good", anyWrite, nil, false, large, step},
+		{"large, full", fills, syscall.ENOSPC, false, large, step},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ended := 0
+			for at := 0; ; at += tt.step {
+				mem := vfs.NewCrashableMem()
+				b := &breaker{match: tt.match, err: tt.err, once: tt.once}
+				b.arm(at)
+				j := newJournal()
+				err := live(t, errorfs.Wrap(mem, errorfs.InjectorFunc(b.check)), j, tt.value)
+				if err != nil {
+					ended++
+					require.ErrorIs(t, err, b.cause(), "at %d", at)
+					require.NotErrorIs(t, err, pebblecoord.ErrAbandoned, "at %d", at)
+				}
+				require.NoError(t, j.check(mem.CrashClone(vfs.CrashCloneCfg{})), "at %d, power cut", at)
+				require.NoError(t, j.check(mem), "at %d", at)
+				if !b.failed() {
+					require.NoError(t, err)
+					require.Greater(t, ended*tt.step, 20)
+					return
+				}
+			}
+		})
+	}
 }
 
 // TestFailingDisk has the disk fail for good at some operation. The store is
@@ -146,7 +330,7 @@ func TestFailingDisk(t *testing.T) {
 	}{
 		{"any", anyWrite, "v", 8},
 		{"create", only(errorfs.OpCreate, errorfs.OpReuseForWrite), big, 3},
-		{"sync", only(errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo), big, 6},
+		{"sync", syncs, big, 6},
 		{"write", only(errorfs.OpFileWrite), big, 5},
 	} {
 		for at := range tt.upTo {
@@ -168,7 +352,7 @@ func TestFailingDisk(t *testing.T) {
 // breakStore writes until the disk fails, and checks what the store says then.
 func breakStore(t *testing.T, s *pebblecoord.Store, b *breaker, at int, value string) *journal {
 	c := s.Connect()
-	j := &journal{puts: make(map[string]int64)}
+	j := newJournal()
 	watch, err := c.Watch(ctx, "none", 0)
 	require.NoError(t, err)
 	sess, err := c.NewSession(ctx, time.Hour)
@@ -176,10 +360,7 @@ func breakStore(t *testing.T, s *pebblecoord.Store, b *breaker, at int, value st
 	b.arm(at)
 	for n := 0; err == nil; n++ {
 		key := fmt.Sprintf("k/%d", n)
-		var res coordination.TxnResult
-		if res, err = c.Do(ctx, put(key, value, "")); err == nil {
-			j.note(key, res.Revision)
-		}
+		_, err = j.do(ctx, c, put(key, value, ""))
 	}
 	require.ErrorIs(t, err, coordination.ErrUnavailable)
 	require.ErrorIs(t, err, errBroken)
@@ -201,11 +382,12 @@ func TestFailingOpen(t *testing.T) {
 		failures := 0
 		for at := range 60 {
 			mem := vfs.NewMem()
-			j := &journal{puts: make(map[string]int64)}
+			j := newJournal()
 			if existing {
 				s := open(t, mem, "data")
 				c := s.Connect()
-				j.note("k", do(t, c, put("k", "v", "")))
+				_, err := j.do(ctx, c, put("k", "v", ""))
+				require.NoError(t, err)
 				sess, err := c.NewSession(ctx, time.Hour)
 				require.NoError(t, err)
 				do(t, c, put("e", "v", sess.ID()))

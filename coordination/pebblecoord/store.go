@@ -30,6 +30,9 @@ var (
 	// ErrFormat means that the directory was written in a format that this version
 	// does not know, or that its content makes no sense.
 	ErrFormat = errors.New("pebblecoord: unknown store format")
+	// ErrDamaged means that the directory does not hold what was once durable in it.
+	// Nothing was written to it.
+	ErrDamaged = errors.New("pebblecoord: store is damaged")
 	// ErrAbandoned means that the disk did not answer while the store was closed. Its
 	// directory stays locked until it does, or until the process ends.
 	ErrAbandoned = errors.New("pebblecoord: store could not be closed in time")
