@@ -19,7 +19,7 @@ import (
 // hand: a tour of the protocol, and scenarios. `go test -run TestScripts -rewrite .`
 // writes what they print into them.
 func TestScripts(t *testing.T) {
-	for _, dir := range []string{"testdata/protocol", "testdata/scenarios"} {
+	for _, dir := range []string{"testdata/protocol", "testdata/scenarios", "testdata/found"} {
 		datadriven.Walk(t, dir, func(t *testing.T, path string) {
 			s := newScript(t)
 			datadriven.RunTest(t, path, s.run)

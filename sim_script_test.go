@@ -19,6 +19,9 @@ import (
 // saveSimRun writes a run that failed as a script, shortened, into -sim.save.
 func saveSimRun(t *testing.T, spec simSpec, run *simRun, why error) {
 	actions := shorten(t.Context(), spec, run, why)
+	if _, err := simulate(t.Context(), simSpec{seed: spec.seed, kind: &run.kind, play: actions, bug: spec.bug, only: spec.only}); err != nil {
+		why = err
+	}
 	name := filepath.Join(*simSave, fmt.Sprintf("seed-%d.txt", spec.seed))
 	err := errors.Join(os.MkdirAll(*simSave, 0o755), os.WriteFile(name, []byte(scriptOf(spec.seed, &run.kind, actions, why)), 0o644))
 	if err != nil {
@@ -34,11 +37,11 @@ func scriptOf(seed uint64, kind *simWorldKind, actions []*simAction, why error) 
 	if why != nil {
 		fmt.Fprintf(&out, "# %s\n", strings.SplitN(why.Error(), "\n", 2)[0])
 	}
-	fmt.Fprintf(&out, "world seed=%d %v\n----\n\nplay\n", seed, kind)
+	fmt.Fprintf(&out, "world seed=%d %v\n----\nok\n\nplay\n", seed, kind)
 	for _, a := range actions {
 		fmt.Fprintln(&out, a)
 	}
-	fmt.Fprintf(&out, "----\n\nrecover\n----\n")
+	fmt.Fprintf(&out, "----\n\nrecover\n----\nok\n")
 	return out.String()
 }
 
@@ -88,7 +91,8 @@ func (k *simWorldKind) String() string {
 	return s
 }
 
-// world starts the world of a run that was written down.
+// world starts the world of a run that was written down. How it came up is not the
+// script's subject.
 func (s *script) world(a scriptArgs) {
 	kind := simWorldKind{
 		brokers: a.num("brokers", 3), partitions: int32(a.num("partitions", 1)), minISR: int32(a.num("min-isr", 2)),
@@ -98,6 +102,7 @@ func (s *script) world(a scriptArgs) {
 		return slog.New(&scriptLog{s: s, broker: broker})
 	}})
 	a.t.Cleanup(s.w.close)
+	s.out = nil
 	for name, t := range s.w.records.topics {
 		s.topics[name] = t
 	}
@@ -109,6 +114,9 @@ func (s *script) play(a scriptArgs) {
 		action, err := parseSimAction(strings.TrimSpace(line))
 		if err != nil {
 			a.d.Fatalf(a.t, "%v", err)
+		}
+		if n := int32(len(s.w.brokers)); action.broker > n || action.to > n {
+			a.d.Fatalf(a.t, "%s: there are %d brokers", line, n)
 		}
 		before := len(s.out)
 		if s.w.do(action); len(s.out) > before {
