@@ -136,12 +136,12 @@ func newBroker(cfg Config) *Broker {
 		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), view: newView(), levels: levelRange{minLevel, maxLevel}, warned: make(map[string]time.Duration),
 		clock:  func() time.Duration { return time.Since(began) },
 		random: func(p []byte) { _, _ = rand.Read(p) }, // never fails
-		appends: newRequests(
-			protocol.AppendAnswer{Code: protocol.Disconnected, Outcome: protocol.Unknown, Base: -1, Last: -1},
-			protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1}),
-		reads:    newRequests(protocol.ReadAnswer{Code: protocol.Disconnected}, protocol.ReadAnswer{Code: protocol.Canceled}),
-		commands: newRequests(protocol.CommandAnswer{Code: protocol.Disconnected}, protocol.CommandAnswer{Code: protocol.Canceled}),
 	}
+	b.appends = newRequests(b.randomUint64,
+		protocol.AppendAnswer{Code: protocol.Disconnected, Outcome: protocol.Unknown, Base: -1, Last: -1},
+		protocol.AppendAnswer{Code: protocol.Canceled, Outcome: protocol.Unknown, Base: -1, Last: -1})
+	b.reads = newRequests(b.randomUint64, protocol.ReadAnswer{Code: protocol.Disconnected}, protocol.ReadAnswer{Code: protocol.Canceled})
+	b.commands = newRequests(b.randomUint64, protocol.CommandAnswer{Code: protocol.Disconnected}, protocol.CommandAnswer{Code: protocol.Canceled})
 	b.maxMessage = cfg.maxMessage()
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.stopping = b.ctx.Done()

@@ -100,7 +100,7 @@ func (l *eventLoop) carryOut(eff *effects) {
 	slices.Sort(peers)
 	for _, peer := range peers {
 		if p := eff.out[peer]; !p.Empty() {
-			b.send(peer, p)
+			b.sendWith(peer, p, sendOptions{epoch: l.shard.peerLife(peer)})
 		}
 	}
 	for _, c := range eff.reads {

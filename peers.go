@@ -115,6 +115,7 @@ func (s *linkSet) wake() {
 type sendOptions struct {
 	bulk    bool    // refuse when the link has no credit
 	session *uint64 // see route.append; nil: any
+	epoch   int64   // broker epoch of the life that it is for; 0: any
 	client  bool    // of a client's goroutine, which must not wait for a transport that blocks
 }
 
@@ -127,6 +128,7 @@ func (s *linkSet) send(peer int32, p *protocol.Payload, o sendOptions) bool {
 	}
 	l.mu.Lock()
 	ok := o.session == nil || *o.session == 0 || *o.session == l.link.session
+	ok = ok && (o.epoch == 0 || o.epoch == l.link.cfg.peerEpoch)
 	ok = ok && !(o.bulk && l.link.credit() <= 0) && l.link.send(s.b.now(), *p, &l.out)
 	if ok && o.session != nil {
 		*o.session = l.link.session

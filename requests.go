@@ -6,7 +6,8 @@ import "sync"
 // another broker or from one of its own loops.
 type requests[A any] struct {
 	mu      sync.Mutex
-	last    uint64
+	first   func() uint64 // where the numbers begin: by chance, so that no answer to an earlier process fits one
+	last    uint64        // 0: none yet
 	waiting map[uint64]request[A]
 	closed  bool
 	lost    A // the answer when the session with the asked broker is gone
@@ -18,8 +19,8 @@ type request[A any] struct {
 	done func(A)
 }
 
-func newRequests[A any](lost, over A) *requests[A] {
-	return &requests[A]{waiting: make(map[uint64]request[A]), lost: lost, over: over}
+func newRequests[A any](first func() uint64, lost, over A) *requests[A] {
+	return &requests[A]{first: first, waiting: make(map[uint64]request[A]), lost: lost, over: over}
 }
 
 // drain takes no more; what waits goes on.
@@ -36,6 +37,9 @@ func (q *requests[A]) add(peer int32, done func(A)) uint64 {
 	defer q.mu.Unlock()
 	if q.closed {
 		return 0
+	}
+	if q.last == 0 {
+		q.last = q.first() >> 1 // it does not come round
 	}
 	q.last++
 	q.waiting[q.last] = request[A]{peer, done}

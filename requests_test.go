@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tidemark-log/tidemark/protocol"
 )
 
 func TestRequests(t *testing.T) {
-	q := newRequests("lost", "closed")
+	q := newRequests(func() uint64 { return 0 }, "lost", "closed")
 	var got []string
 	add := func(peer int32, name string) uint64 {
 		id := q.add(peer, func(a string) { got = append(got, name+" "+a) })
@@ -46,7 +48,7 @@ func TestRequests(t *testing.T) {
 
 // A request ends once, whoever is quicker.
 func TestRequestsEndOnce(t *testing.T) {
-	q := newRequests(-1, -2)
+	q := newRequests(func() uint64 { return 0 }, -1, -2)
 	const n = 500
 	ends := make([]int, n)
 	ids := make([]uint64, n)
@@ -73,4 +75,16 @@ func TestRequestsEndOnce(t *testing.T) {
 	for i := range n {
 		require.Equal(t, 1, ends[i], "request %d", i)
 	}
+}
+
+// The numbers of a process do not begin where those of another one did, so that no
+// answer to the one fits a request of the other.
+func TestRequestNumbersBeginByChance(t *testing.T) {
+	a, b := newBroker(Config{ID: 1}.withDefaults()), newBroker(Config{ID: 1}.withDefaults())
+	first := a.appends.add(1, func(protocol.AppendAnswer) {})
+	require.NotZero(t, first)
+	require.Equal(t, first+1, a.appends.add(1, func(protocol.AppendAnswer) {}))
+	require.NotEqual(t, first, b.appends.add(1, func(protocol.AppendAnswer) {}))
+	require.NotEqual(t, a.reads.add(1, func(protocol.ReadAnswer) {}), b.reads.add(1, func(protocol.ReadAnswer) {}))
+	require.NotEqual(t, a.commands.add(1, func(protocol.CommandAnswer) {}), b.commands.add(1, func(protocol.CommandAnswer) {}))
 }

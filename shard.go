@@ -179,6 +179,7 @@ func (s *shard) onLink(peer int32, epoch int64, up bool) {
 		return // the end of an earlier life's link, told late
 	}
 	s.env.links[peer] = &linkView{up: up, epoch: epoch, credit: linkWindow}
+	delete(s.env.eff.out, peer) // of this turn so far: for the session before
 	if !up {
 		s.feedStarved(peer)
 	}
@@ -190,6 +191,16 @@ func (s *shard) onLink(peer int32, epoch int64, up bool) {
 			r.touch()
 		}
 	}
+}
+
+// peerLife is the broker epoch of the life that this shard speaks to: what it has for a
+// broker must not reach that broker's next life, whose requests may have the same
+// numbers, before the shard has heard of that life (D14). 0: it has heard of none.
+func (s *shard) peerLife(peer int32) int64 {
+	if l := s.env.links[peer]; l != nil {
+		return l.epoch
+	}
+	return 0
 }
 
 // onCredit tells how much bulk a link takes in this turn.

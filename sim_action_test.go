@@ -392,6 +392,9 @@ func (w *simWorld) mayDestroy(b *simBroker, gone bool) bool {
 	if w.lossy || gone && !counts {
 		return true
 	}
+	if !w.controllerKnows() {
+		return false // it may be about to take a member out that is back by now
+	}
 	for _, x := range w.all() {
 		if x.broker == nil || x.session == nil || x.paused || x.severed || x.behind != "" || x.broker.unfitReason() != nil || w.inDoubt(x) {
 			return false
@@ -414,6 +417,27 @@ func (w *simWorld) mayDestroy(b *simBroker, gone bool) bool {
 		}
 	}
 	return true
+}
+
+// controllerKnows reports whether there is a Controller, of the present term, that has
+// heard of all registrations in force, and has nothing under way that rests on others.
+func (w *simWorld) controllerKnows() bool {
+	for _, b := range w.up() {
+		meta := b.broker.control.meta
+		if meta == nil || meta.epoch != w.records.term {
+			continue
+		}
+		if len(meta.writes)+len(meta.dirty)+len(b.calls)+len(w.late) > 0 {
+			return false
+		}
+		for id, epoch := range w.records.live {
+			if known := meta.brokers[id]; known == nil || known.epoch != epoch {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }
 
 // soundElsewhere reports whether another copy of a partition is not damaged. If all

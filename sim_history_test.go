@@ -291,7 +291,8 @@ func (k lastResort) state(c *simCheck, id protocol.PartitionID, was, is *simStat
 	for _, member := range was.ISR {
 		b, r := c.w.brokers[member], c.w.replica(member, id)
 		_, flipped := b.flipped[id]
-		ok := r != nil && r.role != roleFailed && b.faults[id] == 0 && c.w.records.live[member] != 0 && b.broker.unfitReason() == nil
+		// Long enough for the decision to have known of it.
+		ok := r != nil && c.w.now-c.w.records.since[member] > 3*simSession && r.role != roleFailed && b.faults[id] == 0 && c.w.records.live[member] != 0 && b.broker.unfitReason() == nil
 		if member != is.Leader && ok && !flipped && !c.excused(member, id) {
 			c.fail(k, "%s: broker %d was elected uncleanly, member %d was there", id, is.Leader, member)
 		}

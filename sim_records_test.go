@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidemark-log/tidemark/coordination"
 	"github.com/tidemark-log/tidemark/protocol"
@@ -24,7 +25,8 @@ type simRecords struct {
 	topics  map[string]protocol.Topic
 	ids     map[string]protocol.UUID // of the topics that have or last had a name
 	states  map[protocol.PartitionID]*simState
-	live    map[int32]int64 // broker epochs of the registrations
+	live    map[int32]int64         // broker epochs of the registrations
+	since   map[int32]time.Duration // when each was made
 	last    map[int32]lastLife
 	deleted map[protocol.UUID]bool // topics that are deleted, or were
 	clear   map[string]bool        // keys of topics still to be cleared away
@@ -42,7 +44,7 @@ func newSimRecords(w *simWorld) *simRecords {
 	w.must(err)
 	return &simRecords{
 		w: w, feed: feed, topics: make(map[string]protocol.Topic), ids: make(map[string]protocol.UUID), states: make(map[protocol.PartitionID]*simState),
-		live: make(map[int32]int64), last: make(map[int32]lastLife), deleted: make(map[protocol.UUID]bool), clear: make(map[string]bool),
+		live: make(map[int32]int64), since: make(map[int32]time.Duration), last: make(map[int32]lastLife), deleted: make(map[protocol.UUID]bool), clear: make(map[string]bool),
 	}
 }
 
@@ -85,6 +87,7 @@ func (r *simRecords) take(events []coordination.Event) {
 			continue
 		}
 		if id, ok := parseBrokerKey(e.Key, brokerIDsPrefix); ok {
+			r.since[id] = r.w.now
 			if r.live[id] = e.Revision; e.Deleted {
 				delete(r.live, id)
 			}

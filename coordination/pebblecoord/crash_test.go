@@ -71,7 +71,11 @@ func atWrites(fs vfs.FS, f func(op errorfs.Op)) vfs.FS {
 // TestCrashAtEveryStep cuts the power before each write, and once more during the open
 // that follows; with large values, which have the database start new files, before some.
 func TestCrashAtEveryStep(t *testing.T) {
-	cutAtEach(t, "", 1, 100, 0, 50, 50, 50, 50, 100)
+	if testing.Short() {
+		cutAtEach(t, "", 5, 20, 0, 50, 100)
+	} else {
+		cutAtEach(t, "", 1, 100, 0, 50, 50, 50, 50, 100)
+	}
 	step := 61
 	if *matrix {
 		step = 1

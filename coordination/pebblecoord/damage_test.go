@@ -113,6 +113,9 @@ func flipEach(t *testing.T, mem *vfs.MemFS, small bool, journal func(path string
 				continue
 			}
 		}
+		if testing.Short() {
+			step *= 4
+		}
 		for at := 0; at < len(b); at += step {
 			fs := mem.CrashClone(vfs.CrashCloneCfg{})
 			flip(t, fs, path, at, b[at])

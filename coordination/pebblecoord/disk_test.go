@@ -271,9 +271,12 @@ var (
 // then or the power failed too.
 func TestEveryWriteFails(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	step := 97
-	if *matrix {
+	small, step := 1, 97
+	switch {
+	case *matrix:
 		step = 1
+	case testing.Short():
+		small = 7
 	}
 	for _, tt := range []struct {
 		name  string
@@ -283,11 +286,11 @@ func TestEveryWriteFails(t *testing.T) {
 		value string
 		step  int
 	}{
-		{"once", anyWrite, nil, true, "", 1},
-		{"for good", anyWrite, nil, false, "", 1},
-		{"sync once", syncs, nil, true, "", 1},
-		{"sync for good", syncs, nil, false, "", 1},
-		{"full", fills, syscall.ENOSPC, false, "", 1},
+		{"once", anyWrite, nil, true, "", small},
+		{"for good", anyWrite, nil, false, "", small},
+		{"sync once", syncs, nil, true, "", small},
+		{"sync for good", syncs, nil, false, "", small},
+		{"full", fills, syscall.ENOSPC, false, "", small},
 		{"large, once", anyWrite, nil, true, large, step},
 		{"large, for good", anyWrite, nil, false, large, step},
 		{"large, full", fills, syscall.ENOSPC, false, large, step},
