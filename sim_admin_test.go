@@ -155,7 +155,7 @@ func (w *simWorld) doElect(a *simAction) {
 	}
 	kind := protocol.ElectPreferred
 	if a.kind == "unclean" {
-		if kind = protocol.ElectUnclean; !w.lossy {
+		if kind = protocol.ElectUnclean; !w.lossy && !w.healing {
 			return
 		}
 	}

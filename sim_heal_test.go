@@ -84,7 +84,7 @@ func (w *simWorld) until(bound time.Duration, cond func() error) (err error) {
 }
 
 // operate does what an operator has to: start a broker again that gave up, and, in
-// a world where copies were destroyed, settle for what is left.
+// a world where copies were destroyed or may lack their ends, settle for what is left.
 func (w *simWorld) operate() {
 	for _, b := range w.up() {
 		again := false // a log is repaired once in the life of a broker (D20)
@@ -100,12 +100,16 @@ func (w *simWorld) operate() {
 			b.start()
 		}
 	}
-	if !w.lossy || w.now%time.Second > 100*time.Millisecond {
+	if !w.lossy && !w.background || w.now%time.Second > 100*time.Millisecond {
 		return
 	}
 	for _, id := range w.check.allPartitions() {
-		if s := w.records.states[id]; s.Leader < 0 {
-			w.do(&simAction{verb: "elect", broker: 1, topic: s.topic, partition: id.Partition, kind: "unclean", n: -1})
+		s, whom := w.records.states[id], -1
+		if !w.lossy {
+			whom = int(s.ISR[0]) // the only one, which ended uncleanly (D25)
+		}
+		if s.Leader < 0 && (w.lossy || len(s.ISR) == 1) {
+			w.do(&simAction{verb: "elect", broker: 1, topic: s.topic, partition: id.Partition, kind: "unclean", n: whom})
 		}
 	}
 }
@@ -230,7 +234,7 @@ func (w *simWorld) healed() error {
 func (w *simWorld) healedPartition(id protocol.PartitionID) error {
 	s := w.records.states[id]
 	lead := w.replica(s.Leader, id)
-	if lead == nil || len(s.ISR) < len(s.Replicas) {
+	if lead == nil || lead.role != roleLeader || s.LeaderBrokerEpoch != w.records.live[s.Leader] || len(s.ISR) < len(s.Replicas) {
 		return errNotWhole(id, s)
 	}
 	for _, broker := range s.Replicas {
