@@ -275,8 +275,9 @@ func TestProducerWaitsForTheOldWay(t *testing.T) {
 	s.b = all
 	s.add(1, large)
 	require.Empty(t, s.sent(2))
+	first := all[0].appends.last - 1
 	for i := range sent {
-		all[0].appends.finish(2, uint64(i+1), protocol.AppendAnswer{Outcome: Appended, Base: int64(i), Last: int64(i), LeaderEpoch: 1})
+		all[0].appends.finish(2, first+uint64(i), protocol.AppendAnswer{Outcome: Appended, Base: int64(i), Last: int64(i), LeaderEpoch: 1})
 	}
 	s.react()
 	require.Equal(t, upTo(2), s.numbers())
