@@ -44,9 +44,17 @@ var simFaultKinds = []func(r *simRun) *simAction{
 		return &simAction{verb: "fail", broker: r.broker(), kind: r.one("failing", "full")}
 	},
 	func(r *simRun) *simAction {
+		if !r.w.lossy && !r.w.controllerKnows() {
+			return nil // what is under way may count on it
+		}
 		return &simAction{verb: "wipe", broker: r.broker(), kind: r.one("soon", "late")}
 	},
-	func(r *simRun) *simAction { return r.onPartition("damage", r.one("part", "whole"), 0) },
+	func(r *simRun) *simAction {
+		if !r.w.lossy {
+			return nil // until it is said, others may leave the damaged one as the only one in sync
+		}
+		return r.onPartition("damage", r.one("part", "whole"), 0)
+	},
 	func(r *simRun) *simAction { return r.onPartition("flip", "", r.choose.intn(16)) },
 	func(r *simRun) *simAction {
 		return &simAction{verb: "crash", broker: r.broker(), n: r.choose.intn(3)}
