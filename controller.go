@@ -154,6 +154,9 @@ func (c *Controller) command(ctx context.Context, cmd protocol.Command) (protoco
 // commandAgain is command; it also tells whether it had to send more than once, so
 // that the answer may be to a copy of a command that was carried out.
 func (c *Controller) commandAgain(ctx context.Context, cmd protocol.Command) (a protocol.CommandAnswer, isCopy bool, err error) {
+	if ctx.Err() != nil {
+		return a, false, context.Cause(ctx) // nothing is asked for, rather than asked for by chance
+	}
 	sent := false
 	for attempt := 0; ; attempt++ {
 		b, err := c.client.some(ctx, attempt)
