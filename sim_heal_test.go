@@ -106,9 +106,9 @@ func (w *simWorld) operate() {
 	for _, id := range w.check.allPartitions() {
 		s, whom := w.records.states[id], -1
 		if !w.lossy {
-			whom = int(s.ISR[0]) // the only one, which ended uncleanly (D25)
+			whom = int(s.ISR[0]) // all of them ended uncleanly (D25)
 		}
-		if s.Leader < 0 && (w.lossy || len(s.ISR) == 1) {
+		if s.Leader < 0 {
 			w.do(&simAction{verb: "elect", broker: 1, topic: s.topic, partition: id.Partition, kind: "unclean", n: whom})
 		}
 	}
