@@ -13,6 +13,8 @@ type candidates interface {
 	registered(broker int32) int64
 	// holding is how much of what its memberships vouch for the broker has.
 	holding(broker int32) holding
+	// emptied reports that the broker's log was cleared, and was not in sync since (D20).
+	emptied(broker int32) bool
 	// reached reports that the Controller can tell the broker to lead (D18).
 	reached(broker int32) bool
 }
@@ -131,10 +133,11 @@ func vouches(s *protocol.PartitionState, c candidates, broker int32) bool {
 // order a member that may have lost the end of its log, else another replica. One
 // that has nothing is never taken without having been asked for (D15).
 func uncleanBySetting(s *protocol.PartitionState, c candidates) int32 {
-	if b := firstToLead(s, c, func(b int32) bool { return s.InISR(b) && c.holding(b) != holdsNothing }); b != protocol.NoLeader {
+	some := func(b int32) bool { return c.holding(b) != holdsNothing && !c.emptied(b) }
+	if b := firstToLead(s, c, func(b int32) bool { return s.InISR(b) && some(b) }); b != protocol.NoLeader {
 		return b
 	}
-	return firstToLead(s, c, func(b int32) bool { return c.holding(b) != holdsNothing })
+	return firstToLead(s, c, some)
 }
 
 // uncleanByOrder is whom an order without a name takes: one that has nothing only

@@ -11,16 +11,18 @@ import (
 )
 
 // testBrokers is who is there for an election: broker epochs, whose directory was
-// replaced, who ended uncleanly, and who is not reached.
+// replaced, who ended uncleanly, whose log was cleared, and who is not reached.
 type testBrokers struct {
 	epochs  map[int32]int64
 	wiped   []int32
 	unclean []int32
+	cleared []int32
 	far     []int32
 }
 
 func (c testBrokers) registered(b int32) int64 { return c.epochs[b] }
 func (c testBrokers) reached(b int32) bool     { return !slices.Contains(c.far, b) }
+func (c testBrokers) emptied(b int32) bool     { return slices.Contains(c.cleared, b) }
 func (c testBrokers) holding(b int32) holding {
 	switch {
 	case slices.Contains(c.wiped, b):
@@ -268,7 +270,7 @@ func TestDecideProperties(t *testing.T) {
 		leader := rapid.SampledFrom(append([]int32{protocol.NoLeader}, isr...)).Draw(t, "leader")
 		s := partitionState(leader, replicas, isr)
 		c := testBrokers{epochs: up(subset("there", ids, 0)...).epochs, wiped: subset("wiped", ids, 0),
-			unclean: subset("unclean", ids, 0), far: subset("far", ids, 0)}
+			unclean: subset("unclean", ids, 0), cleared: subset("cleared", ids, 0), far: subset("far", ids, 0)}
 		for id := range c.epochs {
 			c.epochs[id] += int64(rapid.IntRange(0, 1).Draw(t, "another life"))
 		}
@@ -287,7 +289,7 @@ func TestDecideProperties(t *testing.T) {
 			require.NotNil(t, e.unclean)
 			require.Equal(t, []int32{next.Leader}, next.ISR)
 			require.Falsef(t, slices.ContainsFunc(s.ISR, there), "one of %v is a clean candidate", s.ISR)
-			require.True(t, c.registered(next.Leader) != 0 && c.reached(next.Leader) && c.holding(next.Leader) != holdsNothing)
+			require.True(t, c.registered(next.Leader) != 0 && c.reached(next.Leader) && c.holding(next.Leader) != holdsNothing && !c.emptied(next.Leader))
 			require.Equal(t, c.registered(next.Leader), next.LeaderBrokerEpoch)
 		case next.Leader == protocol.NoLeader:
 			require.Falsef(t, slices.ContainsFunc(s.ISR, reached), "one of %v could lead", s.ISR)

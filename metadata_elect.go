@@ -27,6 +27,10 @@ func (v partView) holding(broker int32) holding {
 	return v.m.brokers[broker].holding(v.p.topic.topic.Config.Background)
 }
 
+func (v partView) emptied(broker int32) bool {
+	return v.p.outages[broker].emptied(v.m.brokers[broker].life())
+}
+
 // holding is what the broker has of a partition, by the marks on it.
 func (b *brokerEntry) holding(background bool) holding {
 	switch {
@@ -45,7 +49,8 @@ type outage struct {
 	brokerEpoch int64 // it ends with this registration
 	leaderEpoch int32 // that was in force when it was first told
 	repairable  bool  // a damaged log that may be cleared (D20)
-	repaired    bool  // it was, and the replica follows
+	repaired    bool  // it was, and can be filled
+	filled      bool  // it was in sync since
 }
 
 // life is the broker's present broker epoch; 0: none.
@@ -81,6 +86,12 @@ func (b *brokerEntry) newerLast(kv coordination.KV) {
 // lasts reports whether the outage keeps the broker from the partition in a life.
 func (o outage) lasts(brokerEpoch int64) bool { return o.brokerEpoch == brokerEpoch && !o.repaired }
 
+// emptied reports whether the broker has, in a life, only what it got since its log
+// was cleared.
+func (o outage) emptied(brokerEpoch int64) bool {
+	return o.brokerEpoch == brokerEpoch && o.repaired && !o.filled
+}
+
 // failed notes that a broker refused an order for good (D16). A damaged log is
 // repaired once in the life of a broker: one that fails again stays out.
 func (p *partEntry) failed(broker int32, brokerEpoch int64, damaged bool) {
@@ -97,13 +108,23 @@ func (p *partEntry) failed(broker int32, brokerEpoch int64, damaged bool) {
 	p.outages[broker] = o
 }
 
-// recovered notes that a follower's log was cleared and that it follows in an epoch
-// that began after it had failed. From then on its leader may propose it again.
+// recovered notes that a follower's log was cleared in an epoch that began after it
+// had failed. From then on its leader may propose it again.
 func (p *partEntry) recovered(broker int32, brokerEpoch int64) {
 	o := p.outages[broker]
 	if o.lasts(brokerEpoch) && o.repairable && p.state.LeaderEpoch > o.leaderEpoch && !p.state.InISR(broker) {
 		o.repaired = true
 		p.outages[broker] = o
+	}
+}
+
+// noteFilled notes which of the logs that were cleared have been in sync since.
+func (p *partEntry) noteFilled() {
+	for id, o := range p.outages {
+		if o.repaired && p.state.InISR(id) {
+			o.filled = true
+			p.outages[id] = o
+		}
 	}
 }
 
@@ -243,7 +264,7 @@ func (m *metadata) carryOut(p *partEntry, o *order) (s protocol.PartitionState, 
 	if o.broker >= 0 {
 		return s, protocol.NoCandidate, fmt.Sprintf("broker %d is not there", o.broker)
 	}
-	return s, protocol.NoCandidate, "no replica is there"
+	return s, protocol.NoCandidate, "no replica that is there can lead"
 }
 
 // absence says why the broker may not lead.

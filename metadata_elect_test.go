@@ -700,6 +700,31 @@ func TestDamagedLogIsRepaired(t *testing.T) {
 		recovered(b, id, 1, 2)
 		require.Equal(t, protocol.OK, joins(b, id, 2, 1))
 	})
+	t.Run("one after the other, and the emptied one is of use", func(t *testing.T) {
+		for _, bySetting := range []bool{false, true} {
+			b := newMetaBench(t, 1, 2, 3)
+			id := b.topicOf(3, func(c *TopicConfig) { c.UncleanElection = bySetting })
+			b.shrink(id, 1, 2)
+			b.fails(id, 2, protocol.StorageFailed)
+			b.fails(id, 1, protocol.StorageFailed) // nobody else was in sync
+			if !bySetting {
+				require.Equal(t, protocol.NoLeader, b.stored("t", 0).Leader)
+				b.fails(id, 3, protocol.StorageFailed)
+				recovered(b, id, 2, b.stored("t", 0).LeaderEpoch)
+				require.Equal(t, protocol.NoLeader, b.stored("t", 0).Leader, "not unasked")
+				b.elect(protocol.ElectUnclean, id, -1)
+				b.settle()
+				require.EqualValues(t, 2, b.stored("t", 0).Leader)
+				continue
+			}
+			recovered(b, id, 2, b.stored("t", 0).LeaderEpoch)
+			require.EqualValues(t, 3, b.stored("t", 0).Leader, "it has what the emptied one has not")
+			require.Equal(t, protocol.OK, joins(b, id, 3, 2))
+			b.shrink(id, 3)
+			b.gone(3)
+			require.EqualValues(t, 2, b.stored("t", 0).Leader, "it was in sync")
+		}
+	})
 	t.Run("the last member but one's, while the other is dead", func(t *testing.T) {
 		b := newMetaBench(t, 1, 2, 3)
 		id := b.topicOf(2, nil)

@@ -293,6 +293,7 @@ func (m *metadata) install(p *partEntry, s protocol.PartitionState, revision int
 		p.accepted, p.forced = noEpoch, false
 	}
 	p.state, p.revision, p.writing, p.alone = s, revision, false, false
+	p.noteFilled()
 	m.markChanged(p)
 	m.markDirty(p)
 	m.answerCreated(p.topic)

@@ -200,9 +200,7 @@ func (r *replicaState) setState(now time.Duration, s *protocol.PartitionState) {
 	case newEpoch || r.role == roleLeader || r.role == roleNone:
 		r.follow()
 	}
-	if r.cleared && r.role == roleFollower {
-		r.reply(true, 0, protocol.OK) // what the Controller heard of it may have been lost
-	}
+	r.reportClearing() // what the Controller heard of it may have been lost
 	r.releaseHeld(now)
 	r.touch()
 }
@@ -378,9 +376,8 @@ func (r *replicaState) opsStored(n int) {
 			r.reply(true, 0, protocol.OK)
 		}
 		if p.clear != 0 && p.clear == r.clears && r.role != roleFailed {
-			if r.cleared = true; r.role == roleFollower {
-				r.reply(true, 0, protocol.OK)
-			}
+			r.cleared = true
+			r.reportClearing()
 		}
 		if p.last {
 			r.env.shard.gone(r)

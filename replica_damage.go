@@ -86,3 +86,11 @@ func (r *replicaState) clear() {
 	r.emit(storage.Op{Kind: storage.Delete}, pendingOp{led: noEpoch})
 	r.emit(storage.Op{Kind: storage.Meta, Epochs: r.epochList(), Led: &led}, pendingOp{led: noEpoch, clear: r.clears})
 }
+
+// reportClearing tells the Controller that the log was emptied and is of use again,
+// also where nobody leads: then it may be the only one that is (EL-2).
+func (r *replicaState) reportClearing() {
+	if r.cleared && (r.role == roleFollower || r.role == roleNone) {
+		r.reply(true, 0, protocol.OK)
+	}
+}

@@ -55,6 +55,9 @@ func TestFailedLogIsClearedOnceTheControllerLetIt(t *testing.T) {
 	require.Equal(t, []protocol.OrderReply{{ID: g.id, LeaderEpoch: 8, Accepted: true}}, eff.replies)
 	eff = g.turn(func() { s := g.state.Clone(); g.s.onState(g.now, g.id, &s) })
 	require.Len(t, eff.replies, 1, "the Controller may be another one by now")
+	eff = g.become(func(s *protocol.PartitionState) { s.Leader, s.LeaderBrokerEpoch, s.LeaderEpoch = -1, -1, 9 })
+	require.Equal(t, []protocol.OrderReply{{ID: g.id, LeaderEpoch: 9, Accepted: true}}, eff.replies, "it may be the only one of use")
+	g.leader(2, 10)
 
 	g.answer(protocol.FetchAnswer{HW: 1, Batches: [][]byte{stamped(t, 0, 1, 1)}})
 	g.stored()
