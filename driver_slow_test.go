@@ -169,7 +169,7 @@ func becomeDeaf(t *testing.T, r *attackRig, net *deafNet, deaf int32) {
 	pause(5 * time.Second)
 	close(stop)
 	watch.Wait()
-	require.Greater(t, peak, linkWindow/2, "the bound was not met")
+	require.Greater(t, peak, firstWindow/2, "the bound was not met")
 	require.Less(t, net.offered.Load(), int64(2*linkWindow), "bytes for who takes none")
 	net.deaf.Store(0)
 	eventually(t, r, 20*time.Second, "in sync again", without(3))

@@ -69,13 +69,15 @@ type link struct {
 	sizes     []int         // of envelopes, up to the one numbered sent
 	settled   int           // how many at the front of sizes are acknowledged
 	inFlight  int           // their sum
+	pace      pace          // bounds it
 	received  uint64        // highest number received in order
 	known     uint64        // highest number that the peer is known to have sent
 	holeSince time.Duration
 	version   uint16                         // that both sides speak
 	held      [linkReorder]*protocol.Message // by number modulo its length
-	waiting   []*protocol.Message            // fragments without credit and what follows them, in order
+	waiting   []waitingMessage               // fragments without credit and what follows them, in order
 	queued    int                            // bytes in waiting
+	controls  int                            // messages in waiting that are not bulk
 	partial   []byte                         // fragments of the payload that is coming in
 	owed      int                            // bytes received in order and not yet acknowledged
 	told      uint64                         // highest number acknowledged to the peer
@@ -92,7 +94,7 @@ type linkConfig struct {
 	sessionTimeout       time.Duration // a heartbeat after a sixth of it, silence is half of it
 	maxMessage           int           // bytes, of the transport
 	maxPayload           int           // bytes of the largest payload taken in fragments
-	window               int           // bytes that may be sent and not yet acknowledged
+	window               int           // bytes that may be sent and not yet acknowledged, at most
 	planted              planted
 }
 
@@ -151,9 +153,8 @@ const (
 )
 
 var (
-	errNeverSent   = errors.New("tidemark: peer acknowledged what was never sent")
-	errInterleaved = errors.New("tidemark: peer sent something else between fragments")
-	errOversized   = errors.New("tidemark: payload in fragments above the limit")
+	errNeverSent = errors.New("tidemark: peer acknowledged what was never sent")
+	errOversized = errors.New("tidemark: payload in fragments above the limit")
 )
 
 // newLink makes a link; the opener's first Hello is due at once. Seed is the
@@ -325,6 +326,7 @@ func (l *link) goUp(now time.Duration, version uint16, out *linkOut) {
 	l.phase, l.version, l.trouble = linkUp, version, nil
 	l.upSince, l.lastHeard, l.lastSent = now, now, now
 	l.sent, l.acked, l.inFlight = 0, 0, 0
+	l.pace = newPace(now, l.cfg.window, l.holeLimit(), l.part(4))
 	l.received, l.known, l.owed, l.told = 0, 0, 0, 0
 	l.count.sessions++
 	out.up = true
@@ -342,7 +344,7 @@ func (l *link) leave(now, wait time.Duration, out *linkOut) {
 	l.phase = linkDown
 	l.held = [linkReorder]*protocol.Message{}
 	l.sizes, l.settled, l.inFlight = nil, 0, 0
-	l.waiting, l.queued, l.partial = nil, 0, nil
+	l.waiting, l.queued, l.controls, l.partial = nil, 0, 0, nil
 	if l.opener {
 		l.openAt = now + wait
 		if wait == 0 {
@@ -556,7 +558,7 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 	}
 	// Whoever sends much and gets nothing back needs its credit before the next
 	// heartbeat is due.
-	if l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 {
+	if l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 || l.owed > ackEvery && now >= l.lastSent+l.part(96) {
 		l.heartbeat(now, out)
 	}
 }
@@ -566,9 +568,6 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 // only be looked at here.
 func (l *link) take(m *protocol.Message, out *linkOut) error {
 	if len(m.Fragment) == 0 {
-		if l.partial != nil {
-			return errInterleaved
-		}
 		out.deliver = append(out.deliver, m.Payload)
 		return nil
 	}

@@ -67,7 +67,7 @@ func TestLinkFragmentsKeepTheirPlace(t *testing.T) {
 }
 
 // A payload far larger than the window leaves in the measure in which the peer
-// takes it. What is sent meanwhile leaves behind it; heartbeats go on.
+// takes it. Bulk that is sent meanwhile leaves behind it, control at once.
 func TestLinkFragmentsWaitForCredit(t *testing.T) {
 	s := upLinks(t)
 	a, b := s.ends[0], s.ends[1]
@@ -79,7 +79,9 @@ func TestLinkFragmentsWaitForCredit(t *testing.T) {
 	require.True(t, s.put(0, 60<<10))
 	out := &linkOut{}
 	require.True(t, a.send(s.now, protocol.Payload{Appends: []protocol.Append{{Request: 7, Batch: linkBulk[:1<<20]}}}, out))
-	require.True(t, a.send(s.now, linkItem(8, 10), out))
+	mixed := linkItem(8, 10)
+	mixed.Appends = []protocol.Append{{Request: 9, Batch: linkBulk[:10]}}
+	require.True(t, a.send(s.now, mixed, out))
 	require.Less(t, a.credit(), -900<<10, "what waits is not credit")
 	for _, m := range out.send {
 		s.transmit(1, m)
@@ -97,9 +99,10 @@ func TestLinkFragmentsWaitForCredit(t *testing.T) {
 			s.transmit(1-ev.to, m)
 		}
 	}
-	require.Len(t, got, 3)
-	require.Equal(t, uint64(7), got[1].Appends[0].Request)
-	require.Equal(t, uint64(8), got[2].Commands[0].Request)
+	require.Len(t, got, 4)
+	require.Equal(t, linkItem(8, 10), got[1])
+	require.Equal(t, uint64(7), got[2].Appends[0].Request)
+	require.Equal(t, uint64(9), got[3].Appends[0].Request)
 	require.Less(t, most, linkWin+linkMaxMsg)
 	require.Greater(t, most, linkWin/2)
 	require.Empty(t, a.waiting)
@@ -115,11 +118,44 @@ func TestLinkFragmentsWaitForCredit(t *testing.T) {
 	require.Zero(t, a.credit())
 }
 
+// Control keeps its order, also where some of it is as large as bulk.
+func TestLinkControlKeepsItsOrder(t *testing.T) {
+	s := upLinks(t)
+	a, b := s.ends[0], s.ends[1]
+	out := &linkOut{}
+	for _, p := range []protocol.Payload{{Appends: []protocol.Append{{Request: 1, Batch: linkBulk[:200<<10]}}},
+		linkItem(2, 10), linkItem(3, 60<<10), linkItem(4, 10), {Appends: []protocol.Append{{Request: 5, Batch: linkBulk[:10]}}}, linkItem(6, 10)} {
+		require.True(t, a.send(s.now, p, out))
+	}
+	require.Equal(t, 3+4-1, a.controls)
+	var got []uint64
+	for len(out.send) > 0 {
+		in := &linkOut{}
+		for _, m := range out.send {
+			b.receive(s.now, m, in)
+		}
+		for _, p := range in.deliver {
+			for _, c := range p.Commands {
+				got = append(got, c.Request)
+			}
+			for _, c := range p.Appends {
+				got = append(got, c.Request)
+			}
+		}
+		*out = linkOut{}
+		for _, m := range in.send {
+			a.receive(s.now, m, out)
+		}
+	}
+	require.Equal(t, []uint64{2, 1, 3, 4, 5, 6}, got)
+	require.Zero(t, a.controls)
+}
+
 // However small its fragments are, one payload never overruns the peer's reorder window.
 func TestLinkFragmentsSpareTheReorderWindow(t *testing.T) {
 	s := upLinks(t)
 	a, b := s.ends[0], s.ends[1]
-	a.cfg.maxMessage, a.cfg.window = 150, 16<<20
+	a.cfg.maxMessage, a.pace.window = 150, 16<<20
 	out := &linkOut{}
 	require.True(t, a.send(s.now, linkItem(1, 60<<10), out))
 	var got []protocol.Payload
@@ -158,9 +194,6 @@ func TestLinkFaultyFragments(t *testing.T) {
 		spoil func(parts []protocol.Message)
 		why   string
 	}{
-		"a payload between": {func(parts []protocol.Message) {
-			parts[1] = protocol.Message{Kind: protocol.Data, Payload: linkItem(1, 1)}
-		}, errInterleaved.Error()},
 		"an end too early":    {func(parts []protocol.Message) { parts[1].More = false }, "cut short"},
 		"another form":        {func(parts []protocol.Message) { parts[0].Fragment = append([]byte{0, 9}, parts[0].Fragment[2:]...) }, "payload of unknown version 9"},
 		"more than its limit": {func(parts []protocol.Message) { parts[2].Fragment = make([]byte, 900) }, errOversized.Error()},

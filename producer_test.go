@@ -265,7 +265,7 @@ func TestProducerWaitsForTheOldWay(t *testing.T) {
 	s.lead(2, 1)
 	s.b = all[:1] // the leader, broker 2, is not at hand yet
 	l := newLink(linkConfig{self: 1, peer: 2, selfEpoch: 1, peerEpoch: 2, sessionTimeout: time.Hour, maxMessage: 4 << 20, window: 16 << 20}, 1, 1)
-	l.phase = linkUp
+	l.goUp(1, protocol.Version, &linkOut{})
 	all[0].links.peers[2] = &peerLink{link: l}
 	all[0].cfg.Transport = blackHole{}
 	s.add(2, large)

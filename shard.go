@@ -178,7 +178,7 @@ func (s *shard) onLink(peer int32, epoch int64, up bool) {
 	if l := s.env.links[peer]; l != nil && !up && l.epoch != epoch {
 		return // the end of an earlier life's link, told late
 	}
-	s.env.links[peer] = &linkView{up: up, epoch: epoch, credit: linkWindow}
+	s.env.links[peer] = &linkView{up: up, epoch: epoch, credit: firstWindow}
 	delete(s.env.eff.out, peer) // of this turn so far: for the session before
 	if !up {
 		s.feedStarved(peer)

@@ -34,6 +34,13 @@ func (p Payload) Split(max int) []Payload {
 	return s.done()
 }
 
+// Cut parts what is small and may be urgent from what carries records.
+func (p Payload) Cut() (control, bulk Payload) {
+	bulk = Payload{Appends: p.Appends, FetchAnswers: p.FetchAnswers, ReadAnswers: p.ReadAnswers}
+	p.Appends, p.FetchAnswers, p.ReadAnswers = nil, nil, nil
+	return p, bulk
+}
+
 // Fragments returns the binary form of the payload in parts of which a message of
 // max bytes carries one each. Put together, in order, they are for ParsePayload.
 // The error is AppendBinary's.
