@@ -44,6 +44,9 @@ type metadata struct {
 	ordered []*partEntry // with orders that are not answered yet
 	toClear bool         // something happened that a mark on a broker may depend on
 	toSweep bool         // or what is left of a deleted topic
+	toGrow  bool         // or what a topic still has to be given
+
+	perWrite int // partitions
 
 	unreadable []error       // what of the store could not be read
 	waitUntil  time.Duration // a cold start: nothing is decided until then, unless all are there
@@ -92,6 +95,7 @@ type topicEntry struct {
 	written    bool            // its keys exist
 	gone       bool            // it was deleted
 	busy       bool            // a write of its key is under way
+	stuck      bool            // partitions that are still to be made cannot be
 	parts      []*partEntry    // those whose state can be read
 	unread     []*partEntry    // the others: their keys alone
 	others     []queuedCommand // that name the same topic, until it is not busy
@@ -157,8 +161,9 @@ type queuedProposal struct {
 // partition never stops another (D7).
 func newMetadata(self, epoch int32, epochRevision int64, kvs []coordination.KV) *metadata {
 	m := &metadata{
-		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true, toClear: true, toSweep: true,
-		brokers: make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
+		self: self, epoch: epoch, epochRevision: epochRevision, storeOK: true, toClear: true, toSweep: true, toGrow: true,
+		perWrite: partitionsPerWrite,
+		brokers:  make(map[int32]*brokerEntry), topics: make(map[string]*topicEntry),
 		parts: make(map[protocol.PartitionID]*partEntry), writes: make(map[uint64]*metaWrite),
 		deleted: make(map[protocol.UUID]*deletedTopic),
 	}
@@ -426,14 +431,14 @@ func (m *metadata) reconcile(now time.Duration) {
 			m.writePartitions([]partWrite{w})
 		case ok && p.alone: // with those that rest on the same registration
 			leader := w.state.Leader
-			if apart[leader] = append(apart[leader], w); len(apart[leader]) == partitionsPerWrite {
+			if apart[leader] = append(apart[leader], w); len(apart[leader]) == m.perWrite {
 				m.writePartitions(apart[leader])
 				delete(apart, leader)
 			}
 		case ok:
 			batch = append(batch, w)
 		}
-		if len(batch) == partitionsPerWrite {
+		if len(batch) == m.perWrite {
 			m.writePartitions(batch)
 			batch = nil
 		}
@@ -444,6 +449,7 @@ func (m *metadata) reconcile(now time.Duration) {
 	for _, leader := range slices.Sorted(maps.Keys(apart)) {
 		m.writePartitions(apart[leader])
 	}
+	m.growOn()
 }
 
 // next is the write that a partition needs, if it needs one. What the brokers'

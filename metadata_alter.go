@@ -3,6 +3,7 @@ package tidemark
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tidemark-log/tidemark/coordination"
@@ -11,7 +12,7 @@ import (
 
 // topicChange is a write of a topic's key: its creation, a change, or its deletion.
 type topicChange struct {
-	asked      queuedCommand
+	asked      *queuedCommand // nil: the rest of what was asked for earlier
 	topic      protocol.Topic
 	assignment [][]int32
 	parts      []*partEntry  // new ones
@@ -27,7 +28,7 @@ func (m *metadata) changeTopic(q queuedCommand) {
 		m.answer(q.origin(), protocol.OK, "", nil) // the same request again: its answer was lost
 	case t == nil:
 		m.answer(q.origin(), protocol.UnknownTopic, "", nil)
-	case t.busy:
+	case t.occupied():
 		t.others = append(t.others, q)
 	case q.command.Kind == protocol.DeleteTopic:
 		m.deleteTopic(t, q)
@@ -60,7 +61,7 @@ func (m *metadata) alterTopic(t *topicEntry, q queuedCommand) {
 	case why != "":
 		m.answer(q.origin(), protocol.InvalidRequest, why, nil)
 	default:
-		c := &topicChange{asked: q, topic: have, assignment: t.assignment}
+		c := &topicChange{asked: &q, topic: have, assignment: t.assignment}
 		c.topic.Config = want.Config
 		c.topic.Version++
 		w := &metaWrite{topic: t, change: c}
@@ -82,7 +83,7 @@ func unalterable(have, want TopicConfig) string {
 	return invalidConfig(&want)
 }
 
-// addPartitions gives a topic more partitions, all in one write (S-127).
+// addPartitions gives a topic more partitions (S-127).
 func (m *metadata) addPartitions(t *topicEntry, q queuedCommand) {
 	have, total := t.topic.Config.Partitions, q.command.Topic.Config.Partitions
 	switch {
@@ -96,17 +97,38 @@ func (m *metadata) addPartitions(t *topicEntry, q queuedCommand) {
 		m.answer(q.origin(), protocol.InvalidRequest, fmt.Sprintf("partitions must be 1 to %d", maxPartitions), nil)
 		return
 	}
-	added := m.assign(q.origin(), &t.topic, int(total-have))
-	if added == nil {
+	assignment := m.assign(q.origin(), &t.topic, t.assignment[:have], int(total-have))
+	if assignment == nil {
 		return
 	}
-	c := &topicChange{asked: q, topic: t.topic, assignment: slices.Concat(t.assignment, added)}
-	c.topic.Config.Partitions = total
-	c.topic.Version++
-	w := &metaWrite{topic: t, change: c}
-	w.put(topicKey(c.topic.Name), t.revision, topicRecord{Topic: c.topic, Assignment: c.assignment})
-	m.firstStates(w, have, added)
+	w := &metaWrite{topic: t, change: &topicChange{asked: &q, topic: t.topic, assignment: assignment}}
+	m.putTopic(w, t.revision, have)
+	t.stuck = false
 	m.writeTopic(w)
+}
+
+// growing reports that partitions are still to be made.
+func (t *topicEntry) growing() bool {
+	return len(t.assignment) > int(t.topic.Config.Partitions) && !t.stuck
+}
+
+// occupied reports that commands about the topic wait.
+func (t *topicEntry) occupied() bool { return t.busy || t.growing() }
+
+// growOn makes the next partitions of topics that do not have all yet, whichever
+// Controller began with it.
+func (m *metadata) growOn() {
+	if !m.toGrow {
+		return
+	}
+	m.toGrow = false
+	for _, name := range slices.Sorted(maps.Keys(m.topics)) {
+		if t := m.topics[name]; t.growing() && !t.busy {
+			w := &metaWrite{topic: t, change: &topicChange{topic: t.topic, assignment: t.assignment}}
+			m.putTopic(w, t.revision, t.topic.Config.Partitions)
+			m.writeTopic(w)
+		}
+	}
 }
 
 // writeTopic begins a write of a topic's key.
@@ -123,6 +145,7 @@ func (m *metadata) topicWritten(w *metaWrite, revision int64) {
 		m.deleteWritten(t, c.deleted, revision)
 		m.answer(c.asked.origin(), protocol.OK, "", nil)
 	} else {
+		m.toGrow = true
 		t.topic, t.assignment, t.revision, t.written = c.topic, c.assignment, revision, true
 		t.parts = append(t.parts, c.parts...)
 		if !slices.Contains(m.created, t) {
@@ -133,9 +156,14 @@ func (m *metadata) topicWritten(w *metaWrite, revision int64) {
 				m.markDirty(p) // leaderless: unclean elections may be allowed now (S-88)
 			}
 		}
-		m.await(t, c.asked.origin())
+		if c.asked != nil {
+			m.await(t, c.asked.origin())
+		}
+		m.answerCreated(t)
 	}
-	m.decided(t)
+	if !t.growing() {
+		m.decided(t)
+	}
 }
 
 // topicConflicted ends a command that found the topic's key changed, or a new
@@ -154,8 +182,18 @@ func (m *metadata) topicConflicted(w *metaWrite, kvs map[string]coordination.KV)
 		t.topic, t.assignment, t.revision = rec.Topic, rec.Assignment, kv.Revision
 		code = protocol.Conflict
 	}
-	m.answer(c.asked.origin(), code, detail, &t.topic)
-	m.decided(t)
+	switch {
+	case c.asked != nil:
+		m.answer(c.asked.origin(), code, detail, &t.topic)
+	case code == protocol.Failed: // a key is in the way
+		t.stuck = true
+		m.end(t, code, detail)
+	default:
+		m.toGrow = true
+	}
+	if !t.growing() {
+		m.decided(t)
+	}
 }
 
 // readTopic decodes and checks the value of a topic's key.
@@ -204,7 +242,7 @@ func (m *metadata) answerSettled() {
 // topic wants it, and no write is under way that may make it otherwise. A partition
 // without a leader does not hold that up: nobody is there to accept.
 func (m *metadata) settled(t *topicEntry) bool {
-	return t.written && !slices.ContainsFunc(t.parts, func(p *partEntry) bool {
+	return t.written && !t.growing() && !slices.ContainsFunc(t.parts, func(p *partEntry) bool {
 		return p.writing || p.state.Leader != protocol.NoLeader && p.accepted != p.state.LeaderEpoch || p.state.MinISR != m.minISR(p)
 	})
 }

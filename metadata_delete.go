@@ -97,7 +97,7 @@ func (m *metadata) deletedInOrder() []*deletedTopic {
 // deleteTopic removes the topic's key and names the topic as deleted, at once.
 func (m *metadata) deleteTopic(t *topicEntry, q queuedCommand) {
 	d := newDeleted(t.topic.ID, deletedRecord{Name: t.topic.Name, Partitions: t.topic.Config.Partitions, Brokers: t.brokers()})
-	w := &metaWrite{topic: t, change: &topicChange{asked: q, deleted: d}}
+	w := &metaWrite{topic: t, change: &topicChange{asked: &q, deleted: d}}
 	w.remove(topicKey(t.topic.Name), t.revision) // first: see writtenAs
 	w.put(deletedKey(d.id), 0, d.record)
 	m.writeTopic(w)
@@ -145,7 +145,7 @@ func (m *metadata) sweep() {
 			p.writing = true
 			w.swept = append(w.swept, p)
 			w.remove(p.key, p.revision)
-			if len(w.swept) == partitionsPerWrite {
+			if len(w.swept) == m.perWrite {
 				m.begin(w)
 				w = &metaWrite{sweeps: d}
 			}

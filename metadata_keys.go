@@ -73,7 +73,8 @@ type controllerTerm struct {
 	Epoch int32 `json:"epoch"`
 }
 
-// topicRecord is the value of a topic's key.
+// topicRecord is the value of a topic's key. More replicas than Config.Partitions says
+// are of partitions that are still to be made: each write makes as many as it takes.
 type topicRecord struct {
 	protocol.Topic
 	Assignment [][]int32 `json:"assignment"`

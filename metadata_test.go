@@ -122,6 +122,9 @@ func (b *metaBench) observe() {
 // turn ends a turn and gathers what it wants done.
 func (b *metaBench) turn() {
 	eff := b.m.finish(b.now)
+	for _, w := range eff.writes {
+		requireTakenByAll(b.t, w.txn)
+	}
 	b.writes = append(b.writes, eff.writes...)
 	b.rereads = append(b.rereads, eff.rereads...)
 	for id, p := range eff.out {
@@ -137,6 +140,17 @@ func (b *metaBench) turn() {
 	if eff.resign != nil {
 		b.resign = eff.resign
 	}
+}
+
+// requireTakenByAll holds what any coordination.Store may refuse.
+func requireTakenByAll(t *testing.T, txn coordination.Txn) {
+	size := 0
+	for _, op := range txn.Ops {
+		size += len(op.Key) + len(op.Value)
+	}
+	require.LessOrEqual(t, len(txn.Guards), coordination.MaxTxnOps)
+	require.LessOrEqual(t, len(txn.Ops), coordination.MaxTxnOps)
+	require.LessOrEqual(t, size, coordination.MaxTxnBytes)
 }
 
 // write carries out the one write that waits. lost: the answer does not come.

@@ -57,15 +57,19 @@ func (m *metadata) createTopic(q queuedCommand) {
 		m.create(q)
 	case t.topic.ID == topic.ID:
 		m.await(t, q.origin()) // the same request again: its answer was lost
-	case t.busy:
+	case t.occupied():
 		t.others = append(t.others, q)
 	default:
 		m.answer(q.origin(), protocol.TopicExists, "", &t.topic)
 	}
 }
 
-// maxPartitions bounds a topic, which is written in one transaction.
-const maxPartitions = 20_000
+const (
+	// maxPartitions bounds a topic, and
+	maxPartitions = 20_000
+	// maxAssignment the replicas of all of them, in bytes: one key holds them.
+	maxAssignment = coordination.MaxTxnBytes * 3 / 4
+)
 
 // invalidTopic says what is wrong with a topic, or "".
 func invalidTopic(t *protocol.Topic) string {
@@ -102,18 +106,18 @@ func invalidConfig(c *TopicConfig) string {
 	return ""
 }
 
-// create writes a topic and the first states of all its partitions at once.
+// create writes a topic and the first states of its partitions, of all that one
+// transaction takes; the others are made by level. See growOn.
 func (m *metadata) create(q queuedCommand) {
 	topic := q.command.Topic
 	topic.Version = 0
-	assignment := m.assign(q.origin(), &topic, int(topic.Config.Partitions))
+	assignment := m.assign(q.origin(), &topic, nil, int(topic.Config.Partitions))
 	if assignment == nil {
 		return
 	}
 	t := &topicEntry{topic: topic}
-	w := &metaWrite{topic: t, change: &topicChange{asked: q, topic: topic, assignment: assignment}}
-	w.put(topicKey(topic.Name), 0, topicRecord{Topic: topic, Assignment: assignment})
-	m.firstStates(w, 0, assignment)
+	w := &metaWrite{topic: t, change: &topicChange{asked: &q, topic: topic, assignment: assignment}}
+	m.putTopic(w, 0, 0)
 	// A copy of this write that arrives after the topic was deleted again must fail.
 	w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: deletedKey(topic.ID)},
 		coordination.Guard{Key: clearedKey, Revision: m.cleared.revision})
@@ -121,28 +125,40 @@ func (m *metadata) create(q queuedCommand) {
 	m.writeTopic(w)
 }
 
-// assign places new partitions. nil: there are too few brokers, and whoever asked
-// was told.
-func (m *metadata) assign(origin commandOrigin, topic *protocol.Topic, partitions int) [][]int32 {
+// assign places new partitions beside those that there are, and returns all. nil: that
+// cannot be, and whoever asked was told.
+func (m *metadata) assign(origin commandOrigin, topic *protocol.Topic, have [][]int32, partitions int) [][]int32 {
 	rf := int(topic.Config.ReplicationFactor)
 	on := m.ground(topic)
-	assignment := place(partitions, rf, on)
-	if assignment == nil {
+	added := place(partitions, rf, on)
+	if added == nil {
 		m.answer(origin, protocol.TooFewBrokers, fmt.Sprintf("replication factor %d, brokers %d", rf, len(on.live)+len(on.down)), nil)
+		return nil
 	}
-	return assignment
+	all := slices.Concat(have, added)
+	if size := len(marshal(all)); size > maxAssignment {
+		m.answer(origin, protocol.InvalidRequest, fmt.Sprintf("the replicas of all partitions take %d bytes, and may take %d", size, maxAssignment), nil)
+		return nil
+	}
+	return all
 }
 
-// firstStates adds new partitions, numbered from first on, to a write of their topic.
-func (m *metadata) firstStates(w *metaWrite, first int32, assignment [][]int32) {
+// putTopic adds the topic's key to a write, and the first states of its next
+// partitions, from first on: of as many as one write takes.
+func (m *metadata) putTopic(w *metaWrite, revision int64, first int32) {
 	c := w.change
-	for i, replicas := range assignment {
-		n := first + int32(i)
+	end := min(first+int32(m.perWrite), int32(len(c.assignment)))
+	c.topic.Config.Partitions = end
+	if revision != 0 {
+		c.topic.Version++
+	}
+	w.put(topicKey(c.topic.Name), revision, topicRecord{Topic: c.topic, Assignment: c.assignment})
+	for n := first; n < end; n++ {
 		p := &partEntry{
 			id: protocol.PartitionID{Topic: c.topic.ID, Partition: n}, key: partitionKey(c.topic.Name, n),
 			topic: w.topic, accepted: noEpoch, floor: noEpoch, writing: true,
 		}
-		s := newPartition(replicas, c.topic.Config.MinISR, partView{m, p})
+		s := newPartition(c.assignment[n], c.topic.Config.MinISR, partView{m, p})
 		s.ControllerEpoch = m.epoch
 		w.put(p.key, 0, s)
 		w.parts = append(w.parts, partWrite{part: p, state: s})
@@ -165,7 +181,7 @@ func (w *metaWrite) remove(key string, revision int64) {
 // creationConflicted ends a creation that found the topic in the store, or tries
 // again one that only met the end of a deletion.
 func (m *metadata) creationConflicted(w *metaWrite, kvs map[string]coordination.KV) {
-	t, asked := w.topic, w.change.asked
+	t, asked := w.topic, *w.change.asked
 	delete(m.topics, t.topic.Name)
 	var rec topicRecord
 	switch {
@@ -232,8 +248,8 @@ func (m *metadata) abdicate() map[int32]*protocol.Payload {
 	queued = append(queued, m.cleared.others...)
 	for _, token := range slices.Sorted(maps.Keys(m.writes)) {
 		switch w := m.writes[token]; {
-		case w.change != nil:
-			queued = append(queued, w.change.asked)
+		case w.change != nil && w.change.asked != nil:
+			queued = append(queued, *w.change.asked)
 		case w.raise != nil:
 			queued = append(queued, *w.raise)
 		}

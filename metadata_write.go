@@ -12,8 +12,9 @@ import (
 
 const (
 	// partitionsPerWrite bounds a transaction, so that a large failover is written
-	// in parts that brokers can act on while the next ones are under way.
-	partitionsPerWrite = 200
+	// in parts that brokers can act on while the next ones are under way, and every
+	// coordination store takes it.
+	partitionsPerWrite = 100
 	// rereadAfter is how long the Controller waits before it looks again at a write
 	// whose fate it does not know.
 	rereadAfter = 100 * time.Millisecond
@@ -51,23 +52,36 @@ type partWrite struct {
 	unclean  bool // an unclean election
 }
 
+// writePartitions writes states in as few transactions as they fit into: their guards
+// may be more than one takes.
 func (m *metadata) writePartitions(batch []partWrite) {
-	if len(batch) == 0 {
-		return
-	}
-	w := &metaWrite{parts: batch}
-	for _, pw := range batch {
-		pw.part.writing = true
-		w.txn.Guards = append(w.txn.Guards, coordination.Guard{Key: pw.part.key, Revision: pw.part.revision})
-		w.txn.Ops = append(w.txn.Ops, coordination.Op{Key: pw.part.key, Value: marshal(pw.state)})
-	}
-	for _, pw := range batch {
-		for _, g := range m.lives(&pw) {
-			if !slices.Contains(w.txn.Guards, g) {
-				w.txn.Guards = append(w.txn.Guards, g)
+	var lives []coordination.Guard
+	first := 0
+	for i := range batch {
+		batch[i].part.writing = true
+		var more []coordination.Guard
+		for _, g := range m.lives(&batch[i]) {
+			if !slices.Contains(lives, g) && !slices.Contains(more, g) {
+				more = append(more, g)
 			}
 		}
+		if i > first && (i+1-first)+len(lives)+len(more)+1 > coordination.MaxTxnOps { // one is begin's
+			m.writeStates(batch[first:i], lives)
+			first, lives, more = i, nil, m.lives(&batch[i])
+		}
+		lives = append(lives, more...)
 	}
+	if first < len(batch) {
+		m.writeStates(batch[first:], lives)
+	}
+}
+
+func (m *metadata) writeStates(batch []partWrite, lives []coordination.Guard) {
+	w := &metaWrite{parts: batch}
+	for i := range batch {
+		w.put(batch[i].part.key, batch[i].part.revision, batch[i].state)
+	}
+	w.txn.Guards = append(w.txn.Guards, lives...)
 	m.begin(w)
 }
 

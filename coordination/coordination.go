@@ -50,6 +50,12 @@ type Op struct {
 	Delete  bool
 }
 
+// What every Store takes in one transaction; more it may refuse.
+const (
+	MaxTxnOps   = 128       // guards, and as many ops
+	MaxTxnBytes = 384 << 10 // keys and values of the ops
+)
+
 // Txn applies all of Ops if all of Guards hold, else nothing.
 type Txn struct {
 	Guards []Guard

@@ -15,6 +15,7 @@ var keyTests = []test{
 	{"Guards", testGuards},
 	{"NothingToWrite", testNothingToWrite},
 	{"AllOrNothing", testAllOrNothing},
+	{"LargestTransaction", testLargestTransaction},
 	{"List", testList},
 	{"Ownership", testOwnership},
 	{"RevisionsRise", testRevisionsRise},
@@ -88,6 +89,40 @@ func testNothingToWrite(e *env) {
 	require.Equal(e.t, rev, e.revision(s))
 	// An equal value is a write nevertheless: guards must notice it.
 	require.Greater(e.t, e.do(s, put("a", "1")), rev)
+}
+
+// What every Store takes in one transaction is applied as one, and refused as one.
+func testLargestTransaction(e *env) {
+	s := e.connect()
+	var txn coordination.Txn
+	for i := range coordination.MaxTxnOps {
+		key := fmt.Sprintf("large/%03d/state", i)
+		txn.Guards = append(txn.Guards, coordination.Guard{Key: key})
+		txn.Ops = append(txn.Ops, coordination.Op{Key: key, Value: make([]byte, coordination.MaxTxnBytes/coordination.MaxTxnOps-len(key))})
+	}
+	ch := e.watch(s, "large/", e.revision(s))
+	res, err := s.Do(e.ctx, txn)
+	require.NoError(e.t, err)
+	require.True(e.t, res.Applied)
+	events := e.events(ch, coordination.MaxTxnOps)
+	for i, event := range events {
+		require.Equal(e.t, txn.Ops[i].Key, event.Key)
+		require.Equal(e.t, res.Revision, event.Revision)
+	}
+	for i := range txn.Guards {
+		txn.Guards[i].Revision = res.Revision
+		txn.Ops[i] = del(txn.Ops[i].Key)
+	}
+	txn.Guards[coordination.MaxTxnOps-1].Revision = 0
+	refused, err := s.Do(e.ctx, txn)
+	require.NoError(e.t, err)
+	require.False(e.t, refused.Applied)
+	require.Len(e.t, e.view(s, "large/"), coordination.MaxTxnOps)
+	txn.Guards[coordination.MaxTxnOps-1].Revision = res.Revision
+	res, err = s.Do(e.ctx, txn)
+	require.NoError(e.t, err)
+	require.True(e.t, res.Applied)
+	require.Empty(e.t, e.view(s, "large/"))
 }
 
 func testAllOrNothing(e *env) {
