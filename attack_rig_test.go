@@ -42,6 +42,7 @@ func pause(d time.Duration) { <-time.After(d) }
 type attackNet struct {
 	*dice
 	rough  atomic.Bool
+	way    atomic.Int64 // how long a message takes while it is not, in nanoseconds
 	flying sync.WaitGroup
 
 	hosts sync.Mutex
@@ -85,7 +86,7 @@ func (e *attackEnd) take(m *protocol.Message) {
 func (e *attackEnd) Send(to transport.Peer, m *protocol.Message) error {
 	n := e.net
 	if !n.rough.Load() {
-		n.carry(to.ID, m, 0)
+		n.carry(to.ID, m, time.Duration(n.way.Load()))
 		return nil
 	}
 	switch k := n.roll(1000); {

@@ -253,6 +253,10 @@ func (b *Broker) sendWith(peer int32, p *protocol.Payload, o sendOptions) bool {
 // deliver routes what a broker sent: answers to whoever asked, the data path to
 // the loops, the rest to the control loop. It does not block.
 func (b *Broker) deliver(from int32, fromEpoch int64, p *protocol.Payload) {
+	if isFarewell(p) {
+		b.appends.refuse(from, p.AppendAnswers[0])
+		return
+	}
 	for i := range p.AppendAnswers {
 		b.appends.finish(from, p.AppendAnswers[i].Request, p.AppendAnswers[i])
 	}

@@ -163,24 +163,12 @@ func (c *Controller) commandAgain(ctx context.Context, cmd protocol.Command) (a 
 		if err != nil {
 			return a, isCopy, err
 		}
-		answered := make(chan protocol.CommandAnswer, 1)
-		if id := b.controllerID(); id >= 0 {
-			cmd.Request = b.commands.add(id, func(a protocol.CommandAnswer) { answered <- a })
-			sending := &protocol.Payload{Commands: []protocol.Command{cmd}}
-			if cmd.Request != 0 && (b.sendWith(id, sending, sendOptions{client: true}) || !b.commands.drop(cmd.Request)) {
-				isCopy, sent = sent, true
-				// An answer can be lost with the Controller's life; the same command again does no harm.
-				a, err := await(ctx, answered, b.cfg.ProposalTimeout)
-				b.commands.drop(cmd.Request)
-				if err != nil {
-					return a, isCopy, ctxError(ctx, nil)
-				}
-				switch a.Code {
-				case protocol.NotController, protocol.Disconnected, protocol.Canceled:
-				default:
-					return a, isCopy, nil
-				}
-			}
+		a, asked := b.command(ctx, cmd)
+		if asked {
+			isCopy, sent = sent, true
+		}
+		if a.Code != protocol.NotController {
+			return a, isCopy, nil
 		}
 		if err := wait(ctx, nil, nil, retryPause); err != nil {
 			return a, isCopy, ctxError(ctx, ErrNoController)
@@ -188,18 +176,32 @@ func (c *Controller) commandAgain(ctx context.Context, cmd protocol.Command) (a 
 	}
 }
 
-// await takes an answer, or NotController when none comes in time.
-func await(ctx context.Context, answered <-chan protocol.CommandAnswer, limit time.Duration) (protocol.CommandAnswer, error) {
-	timer := time.NewTimer(limit)
+// command asks the Controller once. NotController: try again, if ctx has not ended.
+func (b *Broker) command(ctx context.Context, cmd protocol.Command) (a protocol.CommandAnswer, asked bool) {
+	a.Code = protocol.NotController
+	id := b.controllerID()
+	if id < 0 {
+		return a, false
+	}
+	answered := make(chan protocol.CommandAnswer, 1)
+	cmd.Request = b.commands.add(id, func(a protocol.CommandAnswer) { answered <- a })
+	sending := &protocol.Payload{Commands: []protocol.Command{cmd}}
+	if cmd.Request == 0 || !b.sendWith(id, sending, sendOptions{client: true}) && b.commands.drop(cmd.Request) {
+		return a, false
+	}
+	// An answer can be lost with the Controller's life; the same command again does no harm.
+	timer := time.NewTimer(b.cfg.ProposalTimeout)
 	defer timer.Stop()
 	select {
-	case a := <-answered:
-		return a, nil
+	case a = <-answered:
 	case <-timer.C:
-		return protocol.CommandAnswer{Code: protocol.NotController}, nil
 	case <-ctx.Done():
-		return protocol.CommandAnswer{}, context.Cause(ctx)
 	}
+	b.commands.drop(cmd.Request)
+	if a.Code == protocol.Disconnected || a.Code == protocol.Canceled {
+		a.Code = protocol.NotController
+	}
+	return a, true
 }
 
 // Topics lists the topics' names in order, as a broker at hand knows them.

@@ -45,6 +45,7 @@ type env struct {
 	self        int32
 	brokerEpoch int64 // 0 until registered
 	unfit       bool  // the broker gave up its roles until it is opened again (D16)
+	stopping    bool  // it takes no appends any more (EL-10)
 	brokers     map[int32]int64
 	links       map[int32]*linkView
 	controller  controllerView

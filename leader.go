@@ -58,6 +58,8 @@ func (r *replicaState) admit(now time.Duration, a *protocol.Append) protocol.Cod
 		return protocol.Unfit
 	case r.role == roleFailed:
 		return protocol.StorageFailed
+	case r.env.stopping:
+		return protocol.NotLeader // it is about to be true, and is tried again
 	case a.LeaderEpoch > epoch && r.role == roleLeader:
 		r.deposed(now)
 		return protocol.NotLeader

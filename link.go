@@ -541,12 +541,14 @@ func (l *link) notice(now time.Duration, seq uint64) {
 
 // drain delivers what is complete. A hole further on is timed anew.
 func (l *link) drain(now time.Duration, out *linkOut) {
+	urgent := false
 	for {
 		slot := &l.held[(l.received+1)%linkReorder]
 		m := *slot
 		if m == nil {
 			break
 		}
+		urgent = urgent || isFarewell(&m.Payload)
 		*slot = nil
 		l.owed += m.Size()
 		l.received++
@@ -557,8 +559,8 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 		}
 	}
 	// Whoever sends much and gets nothing back needs its credit before the next
-	// heartbeat is due.
-	if l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 || l.owed > ackEvery && now >= l.lastSent+l.part(96) {
+	// heartbeat is due. Whoever says farewell waits for this.
+	if urgent || l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 || l.owed > ackEvery && now >= l.lastSent+l.part(96) {
 		l.heartbeat(now, out)
 	}
 }

@@ -42,9 +42,10 @@ type metadata struct {
 	resigned  error
 
 	ordered []*partEntry // with orders that are not answered yet
-	toClear bool         // something happened that a mark on a broker may depend on
-	toSweep bool         // or what is left of a deleted topic
-	toGrow  bool         // or what a topic still has to be given
+	stops   []queuedCommand
+	toClear bool // something happened that a mark on a broker may depend on
+	toSweep bool // or what is left of a deleted topic
+	toGrow  bool // or what a topic still has to be given
 
 	perWrite int // partitions
 
@@ -86,6 +87,7 @@ type brokerEntry struct {
 	clearing     bool // a write that clears Replaced or Unclean is under way
 	feed         brokerFeed
 	reach        reach
+	stopping     int64 // the broker epoch in which it said that it is about to stop; 0: none
 }
 
 type topicEntry struct {
@@ -342,6 +344,9 @@ func (m *metadata) judge(p *partEntry, q *queuedProposal) (isr []int32, code pro
 		if !unknown && (epoch == 0 || epoch != member.Epoch) || !vouches(s, view, member.ID) {
 			return nil, protocol.Ineligible
 		}
+		if m.brokers[member.ID].stops() && !s.InISR(member.ID) {
+			return nil, protocol.Ineligible
+		}
 	}
 	return isr, protocol.OK
 }
@@ -396,6 +401,7 @@ func (m *metadata) finish(now time.Duration) metaEffects {
 		m.sweep()
 		m.answerSettled()
 		m.answerOrders()
+		m.answerStops()
 		m.feedBrokers()
 		m.watchAnswers(now)
 	}

@@ -42,7 +42,9 @@ func (b *brokerEntry) holding(background bool) holding {
 	return holdsAll
 }
 
-func (v partView) reached(broker int32) bool { return v.m.reached(broker) }
+func (v partView) reached(broker int32) bool {
+	return v.m.reached(broker) && !v.m.brokers[broker].stops()
+}
 
 // outage is why a broker cannot carry a partition.
 type outage struct {
@@ -317,6 +319,10 @@ func (m *metadata) dropOrders() {
 		p.orders = nil
 	}
 	m.ordered = nil
+	for _, q := range m.stops {
+		m.answer(q.origin(), protocol.NotController, "", nil)
+	}
+	m.stops = nil
 }
 
 // ground is what new partitions of a topic can be placed on.
@@ -324,7 +330,7 @@ func (m *metadata) ground(t *protocol.Topic) ground {
 	g := ground{racks: make(map[int32]string), carried: make(map[int32]load)}
 	for id, b := range m.brokers {
 		g.racks[id] = b.last.Rack
-		if b.epoch != 0 && b.holding(t.Config.Background) == holdsAll && m.reached(id) {
+		if b.epoch != 0 && b.holding(t.Config.Background) == holdsAll && m.reached(id) && !b.stops() {
 			g.live = append(g.live, id)
 		} else {
 			g.down = append(g.down, id)

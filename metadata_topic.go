@@ -21,6 +21,8 @@ func (m *metadata) onCommand(from int32, fromEpoch int64, c protocol.Command) {
 		m.createTopic(q)
 	case protocol.AlterTopic, protocol.AddPartitions, protocol.DeleteTopic:
 		m.changeTopic(q)
+	case protocol.MoveLeaders:
+		m.onStop(q)
 	case protocol.RaiseLevel:
 		m.raiseLevel(q)
 	case protocol.ElectPreferred, protocol.ElectUnclean:

@@ -280,6 +280,21 @@ func (s *linkSet) run() {
 	}
 }
 
+// arrived reports whether what was sent in a session of a link up to a number has
+// arrived, or never will.
+func (l *peerLink) arrived(session, number uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.link.isUp() || l.link.session != session || l.link.acked >= number
+}
+
+// position is the session of a link, and the number of what was sent last.
+func (l *peerLink) position() (session, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.link.session, l.link.sent
+}
+
 // due is when the next link wants a tick.
 func (s *linkSet) due() time.Duration {
 	next := time.Duration(math.MaxInt64)

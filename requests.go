@@ -7,7 +7,7 @@ import "sync"
 type requests[A any] struct {
 	mu      sync.Mutex
 	first   func() uint64 // where the numbers begin: by chance, so that no answer to an earlier process fits one
-	last    uint64        // 0: none yet
+	last    uint64        // 0: none yet, and the number of no request
 	waiting map[uint64]request[A]
 	closed  bool
 	lost    A // the answer when the session with the asked broker is gone
@@ -69,8 +69,11 @@ func (q *requests[A]) finish(peer int32, id uint64, a A) {
 }
 
 // lose ends what was asked of a broker whose session ended.
-func (q *requests[A]) lose(peer int32) {
-	q.end(q.lost, func(r request[A]) bool { return r.peer == peer })
+func (q *requests[A]) lose(peer int32) { q.refuse(peer, q.lost) }
+
+// refuse gives one answer to all that was asked of a broker.
+func (q *requests[A]) refuse(peer int32, a A) {
+	q.end(a, func(r request[A]) bool { return r.peer == peer })
 }
 
 // close ends everything and takes no more. It returns how many requests it ended.

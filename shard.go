@@ -272,6 +272,19 @@ func (s *shard) onUnfit() {
 	}
 }
 
+// onStop refuses appends from now on. It returns how many partitions this shard leads,
+// and how many appends it took that are not answered.
+func (s *shard) onStop() (led, waiting int) {
+	s.env.stopping = true
+	for _, r := range s.replicas {
+		waiting += len(r.onStored) + len(r.onCommit)
+		if r.role == roleLeader {
+			led++
+		}
+	}
+	return led, waiting
+}
+
 // ordered returns the replicas in a fixed order, so that the same events give
 // the same effects.
 func (s *shard) ordered() []*replicaState {

@@ -23,7 +23,12 @@ func (b *Broker) Drain(ctx context.Context) error {
 	b.draining.Store(true)
 	b.appends.drain()
 	b.commands.drain()
-	for b.appends.open()+b.commands.open() > 0 {
+	return b.finished(ctx, func() int { return b.appends.open() + b.commands.open() })
+}
+
+// finished waits until nothing is open.
+func (b *Broker) finished(ctx context.Context, open func() int) error {
+	for open() > 0 {
 		switch err := wait(ctx, nil, b.stopping, 5*time.Millisecond); {
 		case errors.Is(err, ErrClosed) && !b.cutOff.Load():
 			return nil // another Shutdown has waited for the same
@@ -34,12 +39,21 @@ func (b *Broker) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown is Drain and then Close. It returns the errors of both: one that wraps
-// ctx's when that cut something off, ErrClosed when Close did. Leadership is not
-// handed over first: what clients elsewhere send to this broker's partitions
-// meanwhile may end as Unknown.
+// Shutdown is Drain and then Close, and hands over what the broker leads in between:
+// other members of the ISR lead, and appends by clients elsewhere end as Appended, or
+// as NotAppended and are tried again, not as Unknown. That takes a few round trips, at
+// most SessionTimeout; where nobody else is in sync the partition has no leader until
+// the broker is back.
+//
+// It returns the errors of Drain and Close: one that wraps ctx's when that cut
+// something off, ErrClosed when Close did.
 func (b *Broker) Shutdown(ctx context.Context) error {
-	return errors.Join(b.Drain(ctx), b.Close())
+	ctx = given(ctx)
+	b.draining.Store(true)
+	b.appends.drain()
+	err := b.finished(ctx, b.appends.open)
+	b.handOver(ctx)
+	return errors.Join(err, b.Drain(ctx), b.Close())
 }
 
 // Close stops the broker at once: appends under way end as Unknown with

@@ -263,7 +263,7 @@ func goldenMessages() map[string]*Message {
 	data("order replies", Payload{OrderReplies: []OrderReply{{ID: id, LeaderEpoch: 5, Above: 6, Code: BehindLog}, {Accepted: true}}})
 	data("removals", Payload{Removals: []Removal{{Topic: uuid(0x20)}}})
 	data("commands", Payload{Commands: []Command{{Request: 1, Kind: CreateTopic, Topic: topic}, {Kind: AlterTopic}, {Kind: DeleteTopic}, {Kind: AddPartitions},
-		{Kind: ElectPreferred, Partition: 5}, {Kind: ElectUnclean, Partition: 5, Broker: -1}, {Kind: RaiseLevel, Level: 2}}})
+		{Kind: ElectPreferred, Partition: 5}, {Kind: ElectUnclean, Partition: 5, Broker: -1}, {Kind: RaiseLevel, Level: 2}, {Kind: MoveLeaders}}})
 	data("command answers", Payload{CommandAnswers: []CommandAnswer{{Request: 1, Code: TopicExists, Detail: "exists", Topic: &topic}, {Request: 2}}})
 	data("several", Payload{Removals: []Removal{{Topic: uuid(0x20)}}, Watermarks: []Watermark{{ID: id}}, UpdateAcks: []UpdateAck{{Seq: 4}}})
 	return all

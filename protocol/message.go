@@ -144,7 +144,8 @@ type Append struct {
 	Batch       []byte // base offset and leader epoch are the leader's to set: it copies
 }
 
-// AppendAnswer ends an Append.
+// AppendAnswer ends an Append. Request 0 ends all that the receiver has asked of the
+// sender and that have no answer: the sender stops, and takes none of them any more.
 type AppendAnswer struct {
 	Request     uint64
 	Code        Code
@@ -279,6 +280,9 @@ const (
 	ElectUnclean
 	// RaiseLevel raises the feature level of the cluster to Level (B12).
 	RaiseLevel
+	// MoveLeaders says that the broker that sends it is about to stop: its leaderships
+	// move to other brokers, and it gets none any more (EL-10).
+	MoveLeaders
 )
 
 // Command is an administrative request to the Controller.

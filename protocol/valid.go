@@ -326,8 +326,8 @@ func (r *OrderReply) check(c *checker) {
 func (r *Removal) check(c *checker) { c.that(!r.Topic.IsZero(), "Topic", "zero") }
 
 func (q *Command) check(c *checker) {
-	c.that(q.Kind >= CreateTopic && q.Kind <= RaiseLevel, "Kind", "unknown kind")
-	c.that(q.Kind == RaiseLevel || !q.Topic.ID.IsZero(), "Topic.ID", "zero")
+	c.that(q.Kind >= CreateTopic && q.Kind <= MoveLeaders, "Kind", "unknown kind")
+	c.that(q.Kind == RaiseLevel || q.Kind == MoveLeaders || !q.Topic.ID.IsZero(), "Topic.ID", "zero")
 	c.that(q.Partition >= 0, "Partition", "negative")
 	c.that(q.Broker >= -1, "Broker", "below -1")
 	c.that(q.Level >= 0, "Level", "negative")
