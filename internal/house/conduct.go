@@ -62,8 +62,9 @@ func (f *File) bubbles() map[*ast.FuncLit]bool {
 // Conduct finds what a library must not do to its host: init functions
 // (anywhere), and outside of commands ending the process, handling signals, and
 // writing to stdout or stderr. An Example may print, and so may what it calls in
-// example_test.go; a test may look at the process's files. Imports into the file's own scope (".") are refused
-// everywhere, because they would hide names from all of these checks.
+// example_test.go; a test may look at the process's files; main_test.go, where a test
+// binary is made a process of its own, is a command. Imports into the file's own scope
+// (".") are refused everywhere, because they would hide names from all of these checks.
 func Conduct(t *Tree) []Violation {
 	var out []Violation
 	for _, f := range t.Files {
@@ -77,7 +78,7 @@ func Conduct(t *Tree) []Violation {
 			if isFunc && fn.Recv == nil && fn.Name.Name == "init" {
 				out = append(out, f.violation(fn, "init function"))
 			}
-			if f.AST.Name.Name == "main" {
+			if f.AST.Name.Name == "main" || path.Base(f.Path) == "main_test.go" {
 				continue
 			}
 			example := isFunc && f.Test() && fn.Recv == nil && (strings.HasPrefix(fn.Name.Name, "Example") || f.examples())

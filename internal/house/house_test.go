@@ -282,6 +282,7 @@ func TestConductBites(t *testing.T) {
 		{"import without a name", plant{"a.go": "import . `fmt`\nfunc f() { Println() }"}, []string{"a.go:1: import of fmt without its name"}},
 		{"a command is free", plant{"cmd/a.go": "package main; import (`os`; `fmt`; `log`; `os/signal`)\n" +
 			"func main() { fmt.Println(); log.Fatal(); signal.Notify(c); os.Exit(1) }"}, nil},
+		{"a test binary that is a process", plant{"main_test.go": "import (`os`; `fmt`); func TestMain(m *testing.M) { fmt.Println(); os.Exit(m.Run()) }"}, nil},
 		{"harmless", plant{"a.go": "import (`fmt`; `os`; `log/slog`); func f() { fmt.Sprint(); os.Open(``); slog.New(nil) }"}, nil},
 	})
 }
