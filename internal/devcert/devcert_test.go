@@ -78,7 +78,7 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, err)
 	for range 2 { // the second time in place of the first
 		require.NoError(t, a.WriteFiles(dir, 1))
-		require.NoError(t, a.WriteFiles(dir, 2))
+		require.NoError(t, a.WriteFiles(dir, 2, "10.1.2.3", "two.example"))
 	}
 	var names []string
 	require.NoError(t, filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -107,4 +107,19 @@ func TestFiles(t *testing.T) {
 	_, err = Load(dir, 1)
 	require.ErrorContains(t, err, "holds no certificate")
 	require.Error(t, a.WriteFiles(filepath.Join(dir, "ca.pem"), 1), "a file is in the way")
+}
+
+func TestHostsInCertificates(t *testing.T) {
+	dir := t.TempDir()
+	a, err := NewAuthority("c")
+	require.NoError(t, err)
+	require.NoError(t, a.WriteFiles(dir, 2, "10.1.2.3", "two.example"))
+	c, err := Load(dir, 2)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(c.Certificates[0].Certificate[0])
+	require.NoError(t, err)
+	for _, host := range []string{"10.1.2.3", "two.example", "localhost", "127.0.0.1"} {
+		require.NoError(t, leaf.VerifyHostname(host))
+	}
+	require.Error(t, leaf.VerifyHostname("10.1.2.4"))
 }

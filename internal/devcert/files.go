@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 )
@@ -20,9 +21,18 @@ func Paths(dir string, id int32) (ca, cert, key string) {
 // WriteFiles issues a certificate for a broker and writes ca.pem, broker-ID.pem and
 // broker-ID-key.pem into dir, which it makes if there is none; the key is for its
 // owner alone. Each file is replaced as a whole, so that whoever reads them while
-// they are written finds an old or a new one.
-func (a *Authority) WriteFiles(dir string, id int32) error {
-	cert, err := a.Certificate(id, nil)
+// they are written finds an old or a new one. hosts are names or addresses, besides
+// those of loopback, that the certificate is good for: Tidemark does not look at them.
+func (a *Authority) WriteFiles(dir string, id int32, hosts ...string) error {
+	cert, err := a.Certificate(id, func(c *x509.Certificate) {
+		for _, host := range hosts {
+			if ip := net.ParseIP(host); ip != nil {
+				c.IPAddresses = append(c.IPAddresses, ip)
+			} else {
+				c.DNSNames = append(c.DNSNames, host)
+			}
+		}
+	})
 	if err != nil {
 		return err
 	}
