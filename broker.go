@@ -66,6 +66,7 @@ type Broker struct {
 	cutOff         atomic.Bool  // Close ended something that was under way
 	storeState     atomic.Int32 // a StoreState, as last told; written under storeTold
 	storeTold      sync.Mutex
+	storeLook      storeLook  // of the control loop only
 	observer       *observing // nil: nobody is told
 	planted        planted    // for the Controllers and links that it makes
 
@@ -417,7 +418,7 @@ func (b *Broker) storeAge() time.Duration {
 // checkStore looks after the store, and holds the broker unfit when it fails or
 // hangs (D16).
 func (b *Broker) checkStore() {
-	age := b.storeAge()
+	age := b.storeLook.fair(b.now(), b.storeAge(), b.cfg.lookEvery())
 	switch err := b.cfg.Store.Health().Err; {
 	case err != nil:
 		b.becomeUnfit(because(ErrStorage, err))

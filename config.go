@@ -156,6 +156,9 @@ func (c *Config) maxMessage() int {
 	return c.Transport.MaxMessageBytes()
 }
 
+// lookEvery is how often the control loop looks after the store.
+func (c *Config) lookEvery() time.Duration { return min(c.SessionTimeout, c.StoreStallLimit) / 4 }
+
 // storeSlow is how long a write may be under way before the store counts as stalled.
 func (c *Config) storeSlow() time.Duration { return c.StoreStallLimit / 2 }
 

@@ -70,7 +70,7 @@ func (c *controlLoop) post(step func(now time.Duration)) { c.inbox.put(step) }
 func (c *controlLoop) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	health := time.NewTicker(min(c.b.cfg.SessionTimeout, c.b.cfg.StoreStallLimit) / 4)
+	health := time.NewTicker(c.b.cfg.lookEvery())
 	defer health.Stop()
 	var steps []func(time.Duration)
 	for {

@@ -16,6 +16,9 @@ import (
 // errBehind means that the servers know less than this Store has seen in them.
 var errBehind = errors.New("zookeeper: servers are behind what they once answered: they were restored from a backup, or are not the same ones")
 
+// errNoServer means that no server could be connected to.
+var errNoServer = errors.New("zookeeper: no server answers")
+
 // link is the Store's connection for everything but its sessions. It is made when it
 // is needed, and made anew by the first call that finds it dead: nothing is tried in
 // the background.
@@ -25,6 +28,8 @@ type link struct {
 	mu      sync.Mutex
 	conn    *wire.Conn
 	dialing *dialing
+
+	founded bool // of dial only: the nodes that a Store needs are there
 }
 
 // dialing is an attempt to connect that callers share.
@@ -70,6 +75,12 @@ func (l *link) dial(d *dialing, old *wire.Conn) {
 	// No key hangs on this session. It only has to outlive an answer that is late.
 	h.Timeout, h.Ping, h.OnEvent = 2*l.s.cfg.RequestTimeout, true, l.s.feed.notify
 	conn, err := l.s.connect(l.s.ctx, h)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errNoServer, err)
+	} else if err = l.found(conn); err != nil {
+		conn.Close()
+		conn = nil
+	}
 	l.mu.Lock()
 	l.dialing = nil
 	if err == nil {
@@ -78,6 +89,18 @@ func (l *link) dial(d *dialing, old *wire.Conn) {
 	d.conn, d.err = conn, err
 	close(d.done)
 	l.mu.Unlock()
+}
+
+// found has the first connection make the nodes that a Store needs.
+func (l *link) found(conn *wire.Conn) error {
+	if l.founded {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(l.s.ctx, l.s.cfg.RequestTimeout)
+	defer cancel()
+	err := l.s.found(ctx, conn)
+	l.founded = err == nil
+	return err
 }
 
 // close ends the connection, and its session, if the server is quick.

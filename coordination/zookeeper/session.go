@@ -70,6 +70,9 @@ func (s *Store) NewSession(ctx context.Context, ttl time.Duration) (coordination
 }
 
 func (s *Store) newSession(ctx context.Context, ttl time.Duration) (*session, error) {
+	if _, err := s.link.get(ctx); err != nil { // it makes the nodes that a session needs
+		return nil, err
+	}
 	h := s.cfg.hello()
 	h.Timeout = (ttl + time.Millisecond - 1).Truncate(time.Millisecond)
 	begun := time.Now()

@@ -40,9 +40,12 @@ type Store struct {
 
 var _ coordination.Store = (*Store)(nil)
 
-// Open connects to ZooKeeper, and makes the Chroot what a Store needs if it is new. The
-// error is coordination.ErrUnavailable when no server answers, and ErrForeign when
-// the Chroot is in use by something else. The caller must Close the Store.
+// Open makes a Store. It connects to ZooKeeper, and makes the Chroot what a Store needs
+// if it is new; when no server answers it returns a Store all the same, whose calls end
+// with coordination.ErrUnavailable until one does, and tells Config.Logger. The error is
+// ErrForeign when the Chroot is in use by something else, and coordination.ErrUnavailable
+// when ZooKeeper refuses, such as a Digest that may not write there, or ctx ends. The
+// caller must Close the Store.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -55,7 +58,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.link, s.feed = &link{s: s}, &feed{s: s}
-	if err := s.found(ctx); err != nil {
+	if _, err := s.link.get(ctx); err != nil && !errors.Is(err, errNoServer) {
 		if !errors.Is(err, ErrForeign) && !errors.Is(err, errMalformed) {
 			err = s.unavailable(err)
 		}
@@ -66,11 +69,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 }
 
 // found makes the nodes that a Store needs. Several may do so at once.
-func (s *Store) found(ctx context.Context) error {
-	conn, err := s.link.get(ctx)
-	if err != nil {
-		return err
-	}
+func (s *Store) found(ctx context.Context, conn *wire.Conn) error {
 	get, children := wire.Get(s.tree.sequence(), false), wire.Children(s.tree.chroot)
 	if err := s.call(ctx, conn, get, children); err != nil {
 		return err
