@@ -83,7 +83,12 @@ type Broker struct {
 // while the coordination store or the other brokers are away. See Ready.
 //
 // The context bounds Open alone; the broker lives until Close or Shutdown. When Open
-// fails it has closed the Transport; Store and Coordination stay the host's.
+// fails it has closed the Transport; Store and Coordination stay the host's, and are
+// closed after the Broker.
+//
+// A broker whose store fails or hangs gives up for good: Observer.Unfit is called, and
+// Status says why. Close it and open another one on a new Store, or end the process and
+// have it started again.
 func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	ctx = given(ctx)
 	b, err := open(ctx, cfg)

@@ -30,7 +30,9 @@ func (c *Controller) CreateTopic(ctx context.Context, name string, cfg TopicConf
 // default applies to a new topic; of one that exists it asks nothing, so that a
 // program may ensure its topics at every start while somebody alters or grows them.
 // A topic that differs in a field that is set, or in Background, gives a
-// *TopicMismatchError, which wraps ErrTopicMismatch.
+// *TopicMismatchError, which wraps ErrTopicMismatch. While fewer brokers than the
+// replication factor have ever registered, as at the first start of a cluster, it gives
+// ErrTooFewBrokers: try again.
 func (c *Controller) EnsureTopic(ctx context.Context, name string, cfg TopicConfig) error {
 	ctx = given(ctx)
 	a, err := c.create(ctx, name, cfg)
@@ -81,7 +83,7 @@ func (c *Controller) create(ctx context.Context, name string, cfg TopicConfig) (
 	}
 	err = answerError(&a)
 	if a.Code == protocol.TooFewBrokers && cfg.ReplicationFactor == 0 {
-		err = fmt.Errorf("%w: set TopicConfig.ReplicationFactor, which is %d by default", err, topic.Config.ReplicationFactor)
+		err = fmt.Errorf("%w: wait for the other brokers to register and try again, or set TopicConfig.ReplicationFactor, which is %d by default", err, topic.Config.ReplicationFactor)
 	}
 	return a, err
 }

@@ -128,7 +128,7 @@ func (t *Transport) greet(raw net.Conn) (*inbound, error) {
 	in := &inbound{t: t, raw: counted, conn: counted, limit: t.cfg.MaxReceiveBytes}
 	owner := int32(-1)
 	if t.security != nil {
-		secure := tls.Server(counted, t.security.server)
+		secure := tls.Server(newGatherReads(counted), t.security.server)
 		if err := secure.Handshake(); err != nil {
 			return nil, fmt.Errorf("TLS: %w", err)
 		}

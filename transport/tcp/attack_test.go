@@ -290,6 +290,7 @@ func TestWrongBrokerAnswers(t *testing.T) {
 					c.TLS = tt.tls(r)
 					c.TLS.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.TLS.GetClientCertificate(nil) }
 					c.TLS.RootCAs = r.ca.Pool()
+					c.PeerID = func(*x509.Certificate) (int32, error) { return 2, nil } // else New refuses what is its own
 				} else {
 					*c = r.config(3, nil)
 				}

@@ -2,16 +2,24 @@ package tcp
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tidemark-log/tidemark"
+	"github.com/tidemark-log/tidemark/coordination/memory"
 	"github.com/tidemark-log/tidemark/internal/devcert"
 	"github.com/tidemark-log/tidemark/protocol"
+	"github.com/tidemark-log/tidemark/storage/pebblestore"
 	"github.com/tidemark-log/tidemark/transport"
 )
 
@@ -138,5 +146,81 @@ func BenchmarkBareTCP(b *testing.B) {
 			require.NoError(b, c.Close())
 			require.NoError(b, <-done)
 		})
+	}
+}
+
+// BenchmarkTLSRatio appends to a cluster of three over TCP, with fsync before each
+// acknowledgement and 1,024 records of 1 KiB under way, with and without TLS in turns.
+// It reports the median of what TLS leaves of the throughput, and fails below 0.7.
+func BenchmarkTLSRatio(b *testing.B) {
+	const rounds, records = 7, 60_000
+	var appends [2]func() time.Duration
+	for i, secure := range []bool{false, true} {
+		appends[i] = benchCluster(b, secure, records)
+		appends[i]() // warm
+	}
+	var ratios []float64
+	var plain time.Duration
+	for b.Loop() {
+		ratios, plain = ratios[:0], 0
+		for range rounds {
+			without := appends[0]()
+			ratios = append(ratios, float64(without)/float64(appends[1]()))
+			plain += without
+		}
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[rounds/2], "ratio")
+	b.ReportMetric(float64(rounds*records)/1024/plain.Seconds(), "MiB/s-plain")
+	if ratios[rounds/2] < 0.7 {
+		b.Errorf("with TLS %.2f of the throughput without: %.2f", ratios[rounds/2], ratios)
+	}
+}
+
+// benchCluster starts three brokers on disk, and returns a function that appends records
+// and waits for all of them.
+func benchCluster(b *testing.B, secure bool, records int) func() time.Duration {
+	ca, err := devcert.NewAuthority("c")
+	require.NoError(b, err)
+	coord := memory.New(memory.Options{})
+	b.Cleanup(func() { require.NoError(b, coord.Close()) })
+	var brokers []*tidemark.Broker
+	for id := range int32(3) {
+		conf := Config{ID: id, Cluster: "c", Listen: "127.0.0.1:0", Plaintext: !secure}
+		if secure {
+			conf.TLS, err = ca.Config(id)
+			require.NoError(b, err)
+		}
+		tr, err := New(conf)
+		require.NoError(b, err)
+		store, err := pebblestore.Open(b.TempDir(), pebblestore.Options{})
+		require.NoError(b, err)
+		broker, err := tidemark.Open(b.Context(), tidemark.Config{ID: id, Address: tr.Addr().String(), Transport: tr, Store: store, Coordination: coord.Connect()})
+		require.NoError(b, err)
+		b.Cleanup(func() { require.NoError(b, errors.Join(broker.Close(), store.Close())) })
+		require.NoError(b, broker.Ready(b.Context()))
+		brokers = append(brokers, broker)
+	}
+	broker := brokers[0]
+	require.NoError(b, broker.Controller().EnsureTopic(b.Context(), "t", tidemark.TopicConfig{Partitions: 1, ReplicationFactor: 3, MinISR: 2}))
+	p := broker.Topic("t").Producer(tidemark.ProducerOptions{})
+	b.Cleanup(func() { require.NoError(b, p.Close(context.Background())) })
+	value := make([]byte, 1<<10)
+	rand.NewChaCha8([32]byte{}).Read(value)
+	return func() time.Duration {
+		began, window := time.Now(), make(chan struct{}, 1024)
+		for range records {
+			window <- struct{}{}
+			require.NoError(b, p.AppendAsync(b.Context(), tidemark.Record{Value: value}, func(_ tidemark.Result, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+				<-window
+			}))
+		}
+		for range cap(window) {
+			window <- struct{}{}
+		}
+		return time.Since(began)
 	}
 }

@@ -20,7 +20,9 @@ type outConn struct {
 	t    *Transport
 	raw  net.Conn
 	conn net.Conn // raw, or TLS over it
-	dead chan struct{}
+	// The connection between them; nil without TLS.
+	records *gatherWrites
+	dead    chan struct{}
 
 	written atomic.Uint64 // bytes of frames, before each write
 	acked   atomic.Uint64
@@ -62,7 +64,8 @@ func (t *Transport) introduce(c *outConn, id int32) error {
 		return err
 	}
 	if t.security != nil {
-		secure := tls.Client(c.raw, t.security.client)
+		c.records = &gatherWrites{Conn: c.raw}
+		secure := tls.Client(c.records, t.security.client)
 		if err := secure.Handshake(); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
@@ -140,6 +143,14 @@ func (c *outConn) readAcks() {
 // write writes frames, or a ping.
 func (c *outConn) write(b []byte) error {
 	c.written.Add(uint64(len(b)))
+	if c.records == nil {
+		_, err := c.conn.Write(b)
+		return err
+	}
+	c.records.hold()
 	_, err := c.conn.Write(b)
+	if flushed := c.records.release(); err == nil {
+		err = flushed
+	}
 	return err
 }

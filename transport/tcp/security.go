@@ -36,8 +36,8 @@ func newSecurity(c *Config) (*security, error) {
 	if s.roots == nil && s.host.RootCAs == nil && s.host.ClientCAs == nil {
 		return nil, fmt.Errorf("%w: TLS has neither RootCAs nor ClientCAs, and there are no Roots", ErrInvalidConfig)
 	}
-	if certain {
-		if err := s.checkOwn(c.ID); err != nil {
+	if own := s.own(); own != nil {
+		if err := s.checkOwn(own, c.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -53,9 +53,23 @@ func newSecurity(c *Config) (*security, error) {
 	return s, nil
 }
 
+// own is the certificate to begin with, or nil if the host has none before a peer asks.
+func (s *security) own() *tls.Certificate {
+	if len(s.host.Certificates) > 0 {
+		return &s.host.Certificates[0]
+	}
+	own, err := s.host.GetClientCertificate(&tls.CertificateRequestInfo{
+		Version:          tls.VersionTLS13,
+		SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256, tls.ECDSAWithP384AndSHA384, tls.ECDSAWithP521AndSHA512, tls.Ed25519, tls.PSSWithSHA256, tls.PSSWithSHA384, tls.PSSWithSHA512},
+	})
+	if err != nil || own == nil || len(own.Certificate) == 0 {
+		return nil
+	}
+	return own
+}
+
 // checkOwn finds early that the certificate at hand is another broker's.
-func (s *security) checkOwn(id int32) error {
-	own := s.host.Certificates[0]
+func (s *security) checkOwn(own *tls.Certificate, id int32) error {
 	leaf := own.Leaf
 	if leaf == nil {
 		if len(own.Certificate) == 0 {
@@ -200,7 +214,7 @@ func peerIDByURI(cluster string) func(*x509.Certificate) (int32, error) {
 			found = u
 		}
 		if found == nil {
-			return 0, errNoURI
+			return 0, fmt.Errorf("%w: its URIs are %v, and tidemark://%s/broker/ID is wanted", errNoURI, cert.URIs, cluster)
 		}
 		digits, ok := strings.CutPrefix(found.String(), "tidemark://"+cluster+"/broker/")
 		id, err := strconv.ParseInt(digits, 10, 32)
