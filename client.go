@@ -275,12 +275,17 @@ func (c *Client) locate(ctx context.Context, topic string, n int32, bound protoc
 // filled in with the one it went in, and stays zero within this process.
 func (r *route) append(a protocol.Append, session *uint64, done func(protocol.AppendAnswer)) bool {
 	b := r.via
+	// Known before it is asked: what the farewell of one life answers, the next one must not take.
+	life := b.links.life(r.leader)
+	if life == 0 && r.leader != b.cfg.ID {
+		return false
+	}
 	a.ID = r.id
 	a.Request = b.appends.add(r.leader, done)
 	if a.Request == 0 {
 		return false
 	}
-	if b.sendWith(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, sendOptions{bulk: true, session: session, client: true}) {
+	if b.sendWith(r.leader, &protocol.Payload{Appends: []protocol.Append{a}}, sendOptions{bulk: true, session: session, epoch: life, client: true}) {
 		return true
 	}
 	return !b.appends.drop(a.Request)

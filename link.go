@@ -560,7 +560,7 @@ func (l *link) drain(now time.Duration, out *linkOut) {
 	}
 	// Whoever sends much and gets nothing back needs its credit before the next
 	// heartbeat is due. Whoever says farewell waits for this.
-	if urgent || l.owed > l.cfg.window/4 || l.received-l.told >= linkReorder/4 || l.owed > ackEvery && now >= l.lastSent+l.part(96) {
+	if urgent || l.received-l.told >= linkReorder/4 || l.owed > min(l.cfg.window/4, ackNow) || l.owed > ackSoon && now >= l.lastSent+l.part(96) {
 		l.heartbeat(now, out)
 	}
 }

@@ -10,7 +10,7 @@ import "time"
 //
 // The window is the peer's rate times the target. A rate is measured over a quarter
 // of the target. It may be too low, when there was too little to send; so it lowers
-// the window only if that was used up all along.
+// the window only if that was used up, in this measurement and in the one before.
 type pace struct {
 	window int // bytes
 	most   int // the window never exceeds it, and
@@ -21,7 +21,8 @@ type pace struct {
 	longest  time.Duration // at most
 	began    time.Duration // the present measurement
 	acked    int           // bytes in it
-	usedUp   bool          // all along, so far
+	usedUp   bool          // the window, in it,
+	before   bool          // and in the one before
 
 	probe   uint64 // the envelope that times the way there and back; 0: none is under way
 	probeAt time.Duration
@@ -31,7 +32,10 @@ type pace struct {
 const (
 	firstWindow = 1 << 20
 	leastWindow = 256 << 10
-	ackEvery    = 64 << 10 // bytes that come in before an acknowledgement is due by itself
+	// Bytes that come in before an acknowledgement is due by itself: soon, and at once.
+	// The latter is less than any window, or its sender would wait for a heartbeat.
+	ackSoon = 64 << 10
+	ackNow  = leastWindow / 2
 )
 
 func newPace(now time.Duration, most int, shortest, longest time.Duration) pace {
@@ -39,14 +43,16 @@ func newPace(now time.Duration, most int, shortest, longest time.Duration) pace 
 		target: shortest, shortest: shortest, longest: longest, began: now}
 }
 
-// left notes that the envelope with the number left; inFlight includes it.
-func (p *pace) left(now time.Duration, seq uint64, inFlight int) {
-	if p.probe == 0 {
-		p.probe, p.probeAt = seq, now
+// left notes that an envelope of so many bytes left under a number; inFlight includes it.
+func (p *pace) left(now time.Duration, seq uint64, size, inFlight int) {
+	if inFlight == size { // nothing was: what passed says nothing of the way
+		p.measure(now, false)
+		p.before = false
+		if p.probe == 0 { // behind others it would time their queue
+			p.probe, p.probeAt = seq, now
+		}
 	}
-	if !p.usedUp && inFlight >= p.window {
-		p.measure(now, true)
-	}
+	p.usedUp = p.usedUp || inFlight >= p.window
 }
 
 // took notes that the peer took bytes, with all envelopes up to seq; inFlight still
@@ -54,7 +60,6 @@ func (p *pace) left(now time.Duration, seq uint64, inFlight int) {
 func (p *pace) took(now time.Duration, seq uint64, bytes, inFlight int) {
 	p.time(now, seq)
 	p.acked += bytes
-	p.usedUp = p.usedUp && inFlight >= p.window
 	passed := now - p.began
 	if passed < max(p.target/4, 1) {
 		return
@@ -62,9 +67,10 @@ func (p *pace) took(now time.Duration, seq uint64, bytes, inFlight int) {
 	fits := int(min(float64(p.acked)/float64(passed)*float64(p.target), float64(p.most)))
 	if fits > p.window {
 		p.window = fits
-	} else if p.usedUp {
+	} else if p.usedUp && p.before {
 		p.window = max(fits, p.window/2, p.least)
 	}
+	p.before = p.usedUp
 	p.measure(now, inFlight-bytes >= p.window)
 }
 

@@ -17,6 +17,7 @@ type wayRun struct {
 	rate  float64 // bytes a second
 	way   time.Duration
 	item  int     // bytes of one bulk payload
+	alone bool    // no control beside it, so that nothing but heartbeats comes back
 	share float64 // of the rate that is offered; 0: all that there is credit for
 	free  time.Duration
 	took  int           // bulk bytes that arrived
@@ -26,7 +27,7 @@ type wayRun struct {
 func newWay(t *testing.T, rate float64, way time.Duration, item int) *wayRun {
 	w := &wayRun{linkSim: newLinkSim(t, 1), rate: rate, way: way, item: item}
 	for _, e := range w.ends {
-		e.cfg.window, e.cfg.maxMessage = linkWindow, 2<<20
+		e.cfg.window, e.cfg.maxMessage, e.cfg.maxPayload = linkWindow, 2<<20, linkWindow
 	}
 	w.step(0, func(l *link, out *linkOut) { l.tick(w.now, out) })
 	w.pass(3*way + 50*time.Millisecond)
@@ -92,7 +93,7 @@ func (w *wayRun) load(d time.Duration) float64 {
 				require.True(w.t, l.send(w.now, protocol.Payload{Appends: []protocol.Append{{Batch: linkBulk[:w.item]}}}, out))
 				offered += w.item
 			}
-			if n%100 == 50 {
+			if n%100 == 50 && !w.alone {
 				require.True(w.t, l.send(w.now, linkItem(uint64(w.now), 100), out))
 			}
 		})
@@ -129,6 +130,36 @@ func TestLinkKeepsPace(t *testing.T) {
 			require.Greater(t, used, c.used)
 			require.Equal(t, uint64(1), w.ends[0].stats().sessions)
 		})
+	}
+}
+
+// Where nothing comes back but acknowledgements, these come in time, too.
+func TestLinkKeepsPaceOfBulkAlone(t *testing.T) {
+	for _, rate := range []float64{1e6, 40e6, 500e6} {
+		for _, way := range []time.Duration{100 * time.Microsecond, 50 * time.Millisecond} {
+			w := newWay(t, rate, way, 64<<10)
+			w.alone = true
+			w.load(2 * time.Second)
+			used := w.load(5 * time.Second)
+			t.Logf("%v bytes/s, %v away: window %d, used %.2f", rate, way, w.ends[0].pace.window, used)
+			most := linkWindow / (2 * way).Seconds() / rate // more is not under way
+			require.Greater(t, used, 0.9*min(1, most))
+		}
+	}
+	for _, size := range []int{900 << 10, 2 << 20, 15 << 20} { // one batch, in fragments
+		w := newWay(t, 100e6, 200*time.Microsecond, 1)
+		for range 3 {
+			w.took = 0
+			began := w.now
+			w.step(0, func(l *link, out *linkOut) {
+				require.True(t, l.send(w.now, protocol.Payload{Appends: []protocol.Append{{Batch: make([]byte, size)}}}, out))
+			})
+			for w.took == 0 {
+				w.pass(time.Millisecond)
+				require.Less(t, w.now-began, 100*time.Millisecond+time.Duration(float64(size)/w.rate*2*float64(time.Second)))
+			}
+			w.pass(time.Second)
+		}
 	}
 }
 

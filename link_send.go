@@ -130,7 +130,7 @@ func (l *link) number(now time.Duration, m *protocol.Message, out *linkOut) {
 	size := l.emit(m, out)
 	l.sizes = append(l.sizes, size)
 	l.inFlight += size
-	l.pace.left(now, l.sent, l.inFlight)
+	l.pace.left(now, l.sent, size, l.inFlight)
 }
 
 // acknowledge returns the credit of the envelopes up to ack, and sends what waited

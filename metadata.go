@@ -97,7 +97,8 @@ type topicEntry struct {
 	written    bool            // its keys exist
 	gone       bool            // it was deleted
 	busy       bool            // a write of its key is under way
-	stuck      bool            // partitions that are still to be made cannot be
+	unmade     int32           // partitions that are still to be made, the last ones
+	stuck      bool            // they cannot be
 	parts      []*partEntry    // those whose state can be read
 	unread     []*partEntry    // the others: their keys alone
 	others     []queuedCommand // that name the same topic, until it is not busy
@@ -187,7 +188,7 @@ func (m *metadata) loadTopic(kv coordination.KV) error {
 	if err := readTopic(kv, &rec); err != nil {
 		return err
 	}
-	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, assignment: rec.Assignment, revision: kv.Revision, written: true}
+	m.topics[rec.Name] = &topicEntry{topic: rec.Topic, assignment: rec.Assignment, unmade: rec.Unmade, revision: kv.Revision, written: true}
 	return nil
 }
 

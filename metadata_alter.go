@@ -15,6 +15,7 @@ type topicChange struct {
 	asked      *queuedCommand // nil: the rest of what was asked for earlier
 	topic      protocol.Topic
 	assignment [][]int32
+	unmade     int32
 	parts      []*partEntry  // new ones
 	deleted    *deletedTopic // a deletion: what will be left
 }
@@ -61,11 +62,11 @@ func (m *metadata) alterTopic(t *topicEntry, q queuedCommand) {
 	case why != "":
 		m.answer(q.origin(), protocol.InvalidRequest, why, nil)
 	default:
-		c := &topicChange{asked: &q, topic: have, assignment: t.assignment}
+		c := &topicChange{asked: &q, topic: have, assignment: t.assignment, unmade: t.unmade}
 		c.topic.Config = want.Config
 		c.topic.Version++
 		w := &metaWrite{topic: t, change: c}
-		w.put(topicKey(have.Name), t.revision, topicRecord{Topic: c.topic, Assignment: c.assignment})
+		w.put(topicKey(have.Name), t.revision, topicRecord{Topic: c.topic, Assignment: c.assignment, Unmade: c.unmade})
 		m.writeTopic(w)
 	}
 }
@@ -88,7 +89,7 @@ func (m *metadata) addPartitions(t *topicEntry, q queuedCommand) {
 	have, total := t.topic.Config.Partitions, q.command.Topic.Config.Partitions
 	switch {
 	case total == have:
-		m.await(t, q.origin()) // what was asked for, or the same request again
+		m.awaitAll(t, q.origin()) // what was asked for, or the same request again
 		return
 	case total < have:
 		m.answer(q.origin(), protocol.InvalidRequest, fmt.Sprintf("the number of partitions only grows (%d to %d)", have, total), nil)
@@ -97,20 +98,19 @@ func (m *metadata) addPartitions(t *topicEntry, q queuedCommand) {
 		m.answer(q.origin(), protocol.InvalidRequest, fmt.Sprintf("partitions must be 1 to %d", maxPartitions), nil)
 		return
 	}
-	assignment := m.assign(q.origin(), &t.topic, t.assignment[:have], int(total-have))
+	assignment := m.assign(q.origin(), &t.topic, t.assignment, int(total-have))
 	if assignment == nil {
 		return
 	}
-	w := &metaWrite{topic: t, change: &topicChange{asked: &q, topic: t.topic, assignment: assignment}}
-	m.putTopic(w, t.revision, have)
-	t.stuck = false
+	c := &topicChange{asked: &q, topic: t.topic, assignment: assignment}
+	c.topic.Version++
+	w := &metaWrite{topic: t, change: c}
+	m.putTopic(w, t.revision, have-t.unmade)
 	m.writeTopic(w)
 }
 
 // growing reports that partitions are still to be made.
-func (t *topicEntry) growing() bool {
-	return len(t.assignment) > int(t.topic.Config.Partitions) && !t.stuck
-}
+func (t *topicEntry) growing() bool { return t.unmade > 0 && !t.stuck }
 
 // occupied reports that commands about the topic wait.
 func (t *topicEntry) occupied() bool { return t.busy || t.growing() }
@@ -125,10 +125,19 @@ func (m *metadata) growOn() {
 	for _, name := range slices.Sorted(maps.Keys(m.topics)) {
 		if t := m.topics[name]; t.growing() && !t.busy {
 			w := &metaWrite{topic: t, change: &topicChange{topic: t.topic, assignment: t.assignment}}
-			m.putTopic(w, t.revision, t.topic.Config.Partitions)
+			m.putTopic(w, t.revision, t.topic.Config.Partitions-t.unmade)
 			m.writeTopic(w)
 		}
 	}
+}
+
+// awaitAll is await for whoever wants all partitions: what could not be made may be
+// possible by now.
+func (m *metadata) awaitAll(t *topicEntry, origin commandOrigin) {
+	if t.stuck {
+		t.stuck, m.toGrow = false, true
+	}
+	m.await(t, origin)
 }
 
 // writeTopic begins a write of a topic's key.
@@ -145,8 +154,9 @@ func (m *metadata) topicWritten(w *metaWrite, revision int64) {
 		m.deleteWritten(t, c.deleted, revision)
 		m.answer(c.asked.origin(), protocol.OK, "", nil)
 	} else {
-		m.toGrow = true
-		t.topic, t.assignment, t.revision, t.written = c.topic, c.assignment, revision, true
+		t.topic, t.assignment, t.unmade, t.revision, t.written = c.topic, c.assignment, c.unmade, revision, true
+		t.stuck = t.stuck && len(c.parts) == 0
+		m.toGrow = m.toGrow || t.growing()
 		t.parts = append(t.parts, c.parts...)
 		if !slices.Contains(m.created, t) {
 			m.created = append(m.created, t)
@@ -179,12 +189,13 @@ func (m *metadata) topicConflicted(w *metaWrite, kvs map[string]coordination.KV)
 	code, detail := protocol.Failed, "the coordination store refused the topic's keys"
 	var rec topicRecord
 	if kv := kvs[topicKey(t.topic.Name)]; kv.Revision != t.revision && readTopic(kv, &rec) == nil && rec.ID == t.topic.ID {
-		t.topic, t.assignment, t.revision = rec.Topic, rec.Assignment, kv.Revision
+		t.topic, t.assignment, t.unmade, t.revision = rec.Topic, rec.Assignment, rec.Unmade, kv.Revision
 		code = protocol.Conflict
 	}
 	switch {
 	case c.asked != nil:
 		m.answer(c.asked.origin(), code, detail, &t.topic)
+		m.toGrow = true // what it stands at now may lack some still, and others wait for that
 	case code == protocol.Failed: // a key is in the way
 		t.stuck = true
 		m.end(t, code, detail)

@@ -113,7 +113,15 @@ func (p *partEntry) failed(broker int32, brokerEpoch int64, damaged bool) {
 // recovered notes that a follower's log was cleared in an epoch that began after it
 // had failed. From then on its leader may propose it again.
 func (p *partEntry) recovered(broker int32, brokerEpoch int64) {
-	o := p.outages[broker]
+	o, known := p.outages[broker]
+	if (!known || o.brokerEpoch != brokerEpoch) && !p.state.InISR(broker) {
+		// An earlier Controller repaired it, or this one in an earlier life.
+		if p.outages == nil {
+			p.outages = make(map[int32]outage)
+		}
+		p.outages[broker] = outage{brokerEpoch: brokerEpoch, leaderEpoch: p.state.LeaderEpoch, repaired: true}
+		return
+	}
 	if o.lasts(brokerEpoch) && o.repairable && p.state.LeaderEpoch > o.leaderEpoch && !p.state.InISR(broker) {
 		o.repaired = true
 		p.outages[broker] = o

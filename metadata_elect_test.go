@@ -811,3 +811,30 @@ func TestRegistrationTellsItsRack(t *testing.T) {
 	require.Equal(t, "a", now.Rack)
 	require.Equal(t, "a", last.Rack)
 }
+
+// D20: an emptied log is the last choice under the next Controller, and in the next
+// registration of its broker, too.
+func TestEmptiedLogIsKnownToTheNextController(t *testing.T) {
+	for name, happens := range map[string]func(b *metaBench){
+		"the next controller": func(b *metaBench) { b.successor(); b.settle() },
+		"a new registration":  func(b *metaBench) { b.gone(2); b.back(2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newMetaBench(t, 1, 2, 3)
+			id := b.topicOf(3, func(c *TopicConfig) { c.UncleanElection = true })
+			b.shrink(id, 1, 2) // 3 lags
+			b.fails(id, 2, protocol.StorageFailed)
+			says := func() {
+				life := b.m.brokers[2].epoch
+				b.m.onReply(2, life, protocol.OrderReply{ID: id, LeaderEpoch: b.stored("t", 0).LeaderEpoch, Accepted: true})
+				b.settle()
+			}
+			says()
+			happens(b)
+			says() // as with every state that comes
+			require.EqualValues(t, 1, b.stored("t", 0).Leader)
+			b.gone(1)
+			require.EqualValues(t, 3, b.stored("t", 0).Leader, "it has what the emptied one has not")
+		})
+	}
+}

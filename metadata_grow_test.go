@@ -31,7 +31,8 @@ func TestTopicIsMadeInParts(t *testing.T) {
 			b.accept()
 			rec, _ := b.record("t")
 			require.Len(t, rec.Assignment, partitions)
-			require.Less(t, rec.Config.Partitions, int32(partitions))
+			require.EqualValues(t, partitions, rec.Config.Partitions, "keys are hashed over all of them from the beginning")
+			require.Positive(t, rec.Unmade)
 			require.Empty(t, b.codes())
 
 			b.successor()
@@ -96,19 +97,32 @@ func TestTopicInPartsMeetsAKey(t *testing.T) {
 	require.Equal(t, protocol.Failed, b.answered().Code)
 	require.Empty(t, b.m.writes, "and is not tried for ever")
 	rec, _ := b.record("t")
-	require.EqualValues(t, partitionsPerWrite, rec.Config.Partitions)
+	require.EqualValues(t, partitions-partitionsPerWrite, rec.Unmade)
+	for _, kind := range []protocol.CommandKind{protocol.CreateTopic, protocol.AddPartitions} {
+		b.ask(kind, topic) // the answer was lost
+		b.settle()
+		b.accept()
+		require.Equal(t, protocol.Failed, b.answered().Code)
+	}
+	more := topic
+	more.Config.Partitions++
+	b.ask(protocol.AddPartitions, more)
+	b.settle()
+	require.Equal(t, protocol.Failed, b.answered().Code)
 
 	alter := rec.Topic
 	alter.Config.MinISR = 1
 	b.ask(protocol.AlterTopic, alter)
 	b.settle()
-	require.Equal(t, protocol.OK, b.answered().Code)
+	require.Equal(t, protocol.OK, b.answered().Code, "the others go on")
 	b.do(coordination.Txn{Ops: []coordination.Op{{Key: partitionKey("t", partitionsPerWrite+3), Delete: true}}})
 	b.ask(protocol.AddPartitions, topic)
 	b.settle()
 	b.accept()
 	require.Equal(t, protocol.OK, b.answered().Code)
 	require.Len(t, b.keys(partitionsPrefix("t")), partitions)
+	rec, _ = b.record("t")
+	require.Zero(t, rec.Unmade)
 }
 
 // The replicas of all partitions are in one key.

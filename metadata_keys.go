@@ -73,11 +73,13 @@ type controllerTerm struct {
 	Epoch int32 `json:"epoch"`
 }
 
-// topicRecord is the value of a topic's key. More replicas than Config.Partitions says
-// are of partitions that are still to be made: each write makes as many as it takes.
+// topicRecord is the value of a topic's key.
 type topicRecord struct {
 	protocol.Topic
 	Assignment [][]int32 `json:"assignment"`
+	// Unmade is how many partitions, the last ones, have no state key yet: each write
+	// makes as many as it takes (PL-8).
+	Unmade int32 `json:"unmade,omitempty"`
 }
 
 // deletedRecord is the value of a deleted topic's key: what is still to be

@@ -26,26 +26,30 @@ func (m *metadata) onStop(q queuedCommand) {
 		b.stopping = b.epoch
 		m.markAll(map[int32]bool{q.from: true})
 	}
+	m.stops = slices.DeleteFunc(m.stops, func(o queuedCommand) bool { return o.from == q.from }) // it asks again
 	m.stops = append(m.stops, q)
 }
 
 // answerStops answers whoever leads nothing any more that could move.
 func (m *metadata) answerStops() {
+	if len(m.stops) == 0 {
+		return
+	}
+	stay, moves := make(map[int32]int), make(map[int32]bool)
+	for _, p := range m.parts {
+		stay[p.state.Leader]++
+		if p.writing || p.dirty {
+			moves[p.state.Leader] = true
+		}
+	}
 	m.stops = slices.DeleteFunc(m.stops, func(q queuedCommand) bool {
-		b, stay := m.brokers[q.from], 0
-		if b == nil || b.epoch != q.fromEpoch {
+		switch b := m.brokers[q.from]; {
+		case b == nil || b.epoch != q.fromEpoch:
 			return true
+		case moves[q.from]:
+			return false
 		}
-		for _, p := range m.parts {
-			if p.state.Leader != q.from {
-				continue
-			}
-			if p.writing || p.dirty {
-				return false
-			}
-			stay++
-		}
-		m.answer(q.origin(), protocol.OK, fmt.Sprintf("%d partitions have no other leader", stay), nil)
+		m.answer(q.origin(), protocol.OK, fmt.Sprintf("%d partitions have no other leader", stay[q.from]), nil)
 		return true
 	})
 }

@@ -58,7 +58,7 @@ func (m *metadata) createTopic(q queuedCommand) {
 		}
 		m.create(q)
 	case t.topic.ID == topic.ID:
-		m.await(t, q.origin()) // the same request again: its answer was lost
+		m.awaitAll(t, q.origin()) // the same request again: its answer was lost
 	case t.occupied():
 		t.others = append(t.others, q)
 	default:
@@ -149,12 +149,10 @@ func (m *metadata) assign(origin commandOrigin, topic *protocol.Topic, have [][]
 // partitions, from first on: of as many as one write takes.
 func (m *metadata) putTopic(w *metaWrite, revision int64, first int32) {
 	c := w.change
-	end := min(first+int32(m.perWrite), int32(len(c.assignment)))
-	c.topic.Config.Partitions = end
-	if revision != 0 {
-		c.topic.Version++
-	}
-	w.put(topicKey(c.topic.Name), revision, topicRecord{Topic: c.topic, Assignment: c.assignment})
+	all := int32(len(c.assignment))
+	end := min(first+int32(m.perWrite), all)
+	c.topic.Config.Partitions, c.unmade = all, all-end
+	w.put(topicKey(c.topic.Name), revision, topicRecord{Topic: c.topic, Assignment: c.assignment, Unmade: c.unmade})
 	for n := first; n < end; n++ {
 		p := &partEntry{
 			id: protocol.PartitionID{Topic: c.topic.ID, Partition: n}, key: partitionKey(c.topic.Name, n),

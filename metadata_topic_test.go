@@ -207,8 +207,7 @@ func TestAlterTopicContinued(t *testing.T) {
 	const partitions = 2*partitionsPerWrite + 50
 	b := newMetaBench(t, 1, 2, 3)
 	topic := b.made(topicNamed("t", 1, partitions, 3, 2))
-	version := int32(2) // it was made in three parts
-	b.ask(protocol.AlterTopic, withMinISR(topic, 3, version))
+	b.ask(protocol.AlterTopic, withMinISR(topic, 3, 0))
 	b.turn()
 	b.answer(b.write())
 	require.Len(t, b.writes, 3, "in batches")
@@ -220,7 +219,7 @@ func TestAlterTopicContinued(t *testing.T) {
 	require.Empty(t, b.codes())
 
 	b.successor()
-	b.ask(protocol.AlterTopic, withMinISR(topic, 3, version)) // sent again
+	b.ask(protocol.AlterTopic, withMinISR(topic, 3, 0)) // sent again
 	b.settle()
 	require.Empty(t, b.codes(), "the leaders have not accepted under this Controller")
 	b.accept()

@@ -51,6 +51,14 @@ func (s *linkSet) get(id int32) *peerLink {
 	return s.peers[id]
 }
 
+// life is the broker epoch of the life that the link to a broker is for; 0: there is none.
+func (s *linkSet) life(id int32) int64 {
+	if l := s.get(id); l != nil {
+		return l.link.cfg.peerEpoch
+	}
+	return 0
+}
+
 func (s *linkSet) all() []*peerLink {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -137,6 +145,20 @@ func (s *linkSet) send(peer int32, p *protocol.Payload, o sendOptions) bool {
 	return ok
 }
 
+// farewell sends the last payload of all, and returns a function that tells whether it has
+// arrived, or never will. It does not wait for a transport that blocks.
+func (s *linkSet) farewell(l *peerLink, p protocol.Payload) (arrived func() bool) {
+	l.mu.Lock()
+	l.link.send(s.b.now(), p, &l.out)
+	session, number := l.link.session, l.link.sent+uint64(len(l.link.waiting))
+	s.settle(l, true)
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return !l.link.isUp() || l.link.session != session || l.link.acked >= number
+	}
+}
+
 // receive is the transport's Handler.
 func (s *linkSet) receive(m *protocol.Message) {
 	if m == nil || m.To != s.b.cfg.ID {
@@ -174,9 +196,9 @@ func (s *linkSet) warnUnsound(peer int32, items int, why error) {
 	s.b.warn("dropped unsound items", "peer", peer, "items", items, "error", why)
 }
 
-// settle routes what a step of the link brought about, and unlocks it. handOver
-// leaves what is to be sent to the links' own goroutine.
-func (s *linkSet) settle(l *peerLink, handOver bool) {
+// settle routes what a step of the link brought about, and unlocks it. later leaves
+// what is to be sent to the links' own goroutine.
+func (s *linkSet) settle(l *peerLink, later bool) {
 	out := l.out
 	l.out = linkOut{}
 	if l.gone {
@@ -195,13 +217,13 @@ func (s *linkSet) settle(l *peerLink, handOver bool) {
 	}
 	next := l.link.next()
 	l.outbox = append(l.outbox, out.send...)
-	if handOver {
-		handOver = len(l.outbox) > 0 && !l.sending
+	if later {
+		later = len(l.outbox) > 0 && !l.sending
 		l.mu.Unlock()
 	} else {
 		s.empty(l)
 	}
-	if handOver || int64(next) < s.armed.Load() {
+	if later || int64(next) < s.armed.Load() {
 		s.wake()
 	}
 	if out.unsound > 0 {
@@ -278,21 +300,6 @@ func (s *linkSet) run() {
 		case <-s.kick:
 		}
 	}
-}
-
-// arrived reports whether what was sent in a session of a link up to a number has
-// arrived, or never will.
-func (l *peerLink) arrived(session, number uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.link.isUp() || l.link.session != session || l.link.acked >= number
-}
-
-// position is the session of a link, and the number of what was sent last.
-func (l *peerLink) position() (session, number uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.link.session, l.link.sent
 }
 
 // due is when the next link wants a tick.

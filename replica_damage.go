@@ -90,6 +90,9 @@ func (r *replicaState) clear() {
 // reportClearing tells the Controller that the log was emptied and is of use again,
 // also where nobody leads: then it may be the only one that is (EL-2).
 func (r *replicaState) reportClearing() {
+	if r.known && r.state.InISR(r.env.self) {
+		r.cleared = false // it was filled since
+	}
 	if r.cleared && (r.role == roleFollower || r.role == roleNone) {
 		r.reply(true, 0, protocol.OK)
 	}

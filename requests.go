@@ -31,7 +31,7 @@ func (q *requests[A]) drain() {
 }
 
 // add registers a request to a broker. done is called once, from any goroutine;
-// it does not block. It returns 0 when the broker has closed.
+// it does not block. It returns 0 after drain and close.
 func (q *requests[A]) add(peer int32, done func(A)) uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -42,8 +42,9 @@ func (b *Broker) finished(ctx context.Context, open func() int) error {
 // Shutdown is Drain and then Close, and hands over what the broker leads in between:
 // other members of the ISR lead, and appends by clients elsewhere end as Appended, or
 // as NotAppended and are tried again, not as Unknown. That takes a few round trips, at
-// most SessionTimeout; where nobody else is in sync the partition has no leader until
-// the broker is back.
+// most SessionTimeout, and begins when the appends of this broker's clients are decided,
+// SessionTimeout later at most; what is led here and not decided then ends as Unknown.
+// Where nobody else is in sync the partition has no leader until the broker is back.
 //
 // It returns the errors of Drain and Close: one that wraps ctx's when that cut
 // something off, ErrClosed when Close did.
@@ -51,7 +52,18 @@ func (b *Broker) Shutdown(ctx context.Context) error {
 	ctx = given(ctx)
 	b.draining.Store(true)
 	b.appends.drain()
-	err := b.finished(ctx, b.appends.open)
+	// One append that nothing decides, to a partition elsewhere, must not use up the time
+	// that the hand-over needs.
+	limit := b.cfg.SessionTimeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)/2)
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	err := b.finished(bounded, b.appends.open)
+	cancel()
+	if !errors.Is(err, ErrClosed) {
+		err = nil // Drain says what is not decided in the end
+	}
 	b.handOver(ctx)
 	return errors.Join(err, b.Drain(ctx), b.Close())
 }

@@ -29,17 +29,28 @@ func (b *Broker) handOver(ctx context.Context) {
 		return
 	}
 	led, decided := b.settleAppends(ctx)
-	for led > 0 {
-		a, _ := b.command(ctx, protocol.Command{Kind: protocol.MoveLeaders})
-		if a.Code != protocol.NotController || wait(ctx, nil, b.stopping, retryPause) != nil {
-			break
-		}
-	}
+	b.moveLeaders(ctx, led)
 	if !decided {
-		_, decided = b.stopAppends()
+		_, decided = b.stopAppends(ctx)
 	}
 	if decided {
 		b.sayFarewell(ctx)
+	}
+}
+
+// moveLeaders says that this broker is about to stop, until a Controller has heard it and
+// has moved what it leads. Whoever leads nothing says it once: nothing is to move to it.
+func (b *Broker) moveLeaders(ctx context.Context, led int) {
+	if led == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.cfg.SessionTimeout/4)
+		defer cancel()
+	}
+	for {
+		a, _ := b.command(ctx, protocol.Command{Kind: protocol.MoveLeaders})
+		if a.Code != protocol.NotController || led == 0 || wait(ctx, nil, b.stopping, retryPause) != nil {
+			return
+		}
 	}
 }
 
@@ -50,7 +61,7 @@ func (b *Broker) settleAppends(ctx context.Context) (led int, decided bool) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.SessionTimeout/4)
 	defer cancel()
 	for {
-		led, decided = b.stopAppends()
+		led, decided = b.stopAppends(ctx)
 		if decided || wait(ctx, nil, b.stopping, stopPoll) != nil {
 			return led, decided
 		}
@@ -58,17 +69,30 @@ func (b *Broker) settleAppends(ctx context.Context) (led int, decided bool) {
 }
 
 // stopAppends has every loop refuse appends. decided: none that was taken is without
-// an answer, and the answers are with the links.
-func (b *Broker) stopAppends() (led int, decided bool) {
-	for range 2 { // the first turn's answers are on their way when the second begins
-		led, decided = 0, true
+// an answer, and the answers are with the links. A loop that has no turn until ctx
+// ends counts as one that leads something.
+func (b *Broker) stopAppends(ctx context.Context) (led int, decided bool) {
+	type found struct{ led, waiting int }
+	decided = true
+	// What the first turn finds answered is with the links when the second begins. What
+	// only the second does may be answered by that turn itself, and still be on its way.
+	for range 2 {
+		led = 0
 		for _, l := range b.loops {
-			ok := l.do(func(_ time.Duration, s *shard) {
+			is := make(chan found, 1)
+			l.inbox.put(loopEvent{step: func(_ time.Duration, s *shard) {
 				n, waiting := s.onStop()
-				led += n
-				decided = decided && waiting == 0
-			})
-			decided = decided && ok
+				is <- found{n, waiting}
+			}})
+			select {
+			case f := <-is:
+				led += f.led
+				decided = decided && f.waiting == 0
+			case <-ctx.Done():
+				return led + 1, false
+			case <-b.stopping:
+				return led, false
+			}
 		}
 	}
 	return led, decided
@@ -78,14 +102,11 @@ func (b *Broker) stopAppends() (led int, decided bool) {
 func (b *Broker) sayFarewell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	links := b.links.all()
-	heard := make([]func() bool, len(links))
-	for i, l := range links {
-		b.links.send(l.peer.ID, &protocol.Payload{AppendAnswers: []protocol.AppendAnswer{{
+	var heard []func() bool
+	for _, l := range b.links.all() {
+		heard = append(heard, b.links.farewell(l, protocol.Payload{AppendAnswers: []protocol.AppendAnswer{{
 			Code: protocol.NotLeader, Outcome: protocol.NotAppended, Base: -1, Last: -1, LeaderEpoch: noEpoch,
-		}}}, sendOptions{})
-		session, number := l.position()
-		heard[i] = func() bool { return l.arrived(session, number) }
+		}}}))
 	}
 	for _, has := range heard {
 		for !has() && wait(ctx, nil, b.stopping, stopPoll) == nil {
