@@ -16,7 +16,7 @@ type strangers struct {
 }
 
 type stranger struct {
-	raw     net.Conn
+	raw     *socket
 	at      *list.Element
 	crowded bool // ended to make room
 }
@@ -61,7 +61,7 @@ func (t *Transport) accept() {
 // admit lets a connection show who it is. Where too many are at it, the one that
 // has had most time gives way: who means well is quick.
 func (t *Transport) admit(c net.Conn) {
-	s := &stranger{raw: c}
+	s := &stranger{raw: &socket{c}}
 	var oldest *stranger
 	t.mu.Lock()
 	if t.closed.Load() {
@@ -75,7 +75,7 @@ func (t *Transport) admit(c net.Conn) {
 		t.leave(oldest)
 	}
 	s.at = t.waiting.PushBack(s)
-	t.conns[c] = struct{}{}
+	t.conns[s.raw] = struct{}{}
 	t.all.Go(func() { t.meet(s) })
 	t.mu.Unlock()
 	if oldest != nil {
@@ -94,7 +94,7 @@ func (t *Transport) leave(s *stranger) {
 // meet is the goroutine of a connection that came in.
 func (t *Transport) meet(s *stranger) {
 	defer t.shut(s.raw)
-	in, err := t.greet(s.raw)
+	in, err := t.greet(s.raw.Conn)
 	t.mu.Lock()
 	t.leave(s)
 	crowded := s.crowded
@@ -104,7 +104,7 @@ func (t *Transport) meet(s *stranger) {
 	}
 	if err != nil {
 		if !t.closed.Load() {
-			t.refuse(s.raw.RemoteAddr(), -1, err)
+			t.refuse(addressOf(s.raw), -1, err)
 		}
 		if in != nil {
 			t.unseat(in)
@@ -114,7 +114,7 @@ func (t *Transport) meet(s *stranger) {
 	err = t.receive(in)
 	t.unseat(in)
 	if err != nil && !in.replaced.Load() && !t.closed.Load() {
-		t.refuse(s.raw.RemoteAddr(), in.source.id, err)
+		t.refuse(addressOf(s.raw), in.source.id, err)
 	}
 }
 

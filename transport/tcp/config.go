@@ -49,11 +49,15 @@ type Config struct {
 	// tells which). Required unless there is a Listener.
 	Listen string
 	// Listener is one of the host's own, without TLS. It must have the method
-	// SetDeadline, as those of package net do: that is how Close stops accepting. It
-	// stays open, and may be used again after Close.
+	// SetDeadline, as those of package net do, which wakes an Accept that is running:
+	// that is how Close stops accepting. It stays open, and may be used again after
+	// Close. If the host closes it before, nothing is accepted any more, for good. For
+	// its connections see Dial.
 	Listener net.Listener
 	// Dial opens a connection to the Address of a Peer, without TLS. It must end with
-	// its context. Default: net.Dialer, for "host:port" over TCP.
+	// its context. The connection must support deadlines, set while it reads and
+	// writes too, and be usable after a read that met one; its Close must unblock both.
+	// The Transport closes it. Default: net.Dialer, for "host:port" over TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	// TLS authenticates brokers to each other, both ways. Required unless Plaintext.
@@ -96,8 +100,8 @@ type Config struct {
 	// HandshakeTimeout bounds what follows until both sides know each other. Default 3 s.
 	HandshakeTimeout time.Duration
 	// PeerTimeout is how long a connection may show no sign of life before it is
-	// replaced; a sign is asked for every quarter of it. From 10 ms to 5 minutes.
-	// Default 3 s.
+	// replaced; a sign is asked for every quarter of it. Where two brokers differ, the
+	// receiver waits for the larger of both. From 10 ms to 5 minutes. Default 3 s.
 	PeerTimeout time.Duration
 	// IdleTimeout is how long a connection stays to which nothing is sent. It should be
 	// above SessionTimeout, within which links send several times. Default 1 minute.

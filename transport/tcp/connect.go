@@ -18,8 +18,8 @@ import (
 // outConn is a connection on which messages are sent to a peer.
 type outConn struct {
 	t    *Transport
-	raw  net.Conn
-	conn net.Conn // raw, or TLS over it
+	raw  *socket
+	conn net.Conn // that of raw, or TLS over it
 	// The connection between them; nil without TLS.
 	records *gatherWrites
 	dead    chan struct{}
@@ -51,11 +51,12 @@ func (t *Transport) dial(ctx context.Context, address string) (*outConn, error) 
 	if err != nil {
 		return nil, err
 	}
-	if !t.open(raw) {
+	s := t.open(raw)
+	if s == nil {
 		return nil, transport.ErrClosed
 	}
 	tune(raw)
-	return &outConn{t: t, raw: raw, conn: raw, dead: make(chan struct{})}, nil
+	return &outConn{t: t, raw: s, conn: raw, dead: make(chan struct{})}, nil
 }
 
 // introduce is the handshake of the one that dials.
@@ -64,7 +65,7 @@ func (t *Transport) introduce(c *outConn, id int32) error {
 		return err
 	}
 	if t.security != nil {
-		c.records = &gatherWrites{Conn: c.raw}
+		c.records = &gatherWrites{Conn: c.raw.Conn}
 		secure := tls.Client(c.records, t.security.client)
 		if err := secure.Handshake(); err != nil {
 			return fmt.Errorf("TLS: %w", err)
@@ -102,12 +103,12 @@ func (t *Transport) introduce(c *outConn, id int32) error {
 	return c.raw.SetDeadline(time.Time{})
 }
 
-// end closes the connection for a reason; the first one counts. It waits for nothing. One that is given
-// up is not to deliver later what the kernel still has of it.
+// end closes the connection for a reason; the first one counts. It waits for
+// nothing. One that is given up is not to deliver later what the kernel still has.
 func (c *outConn) end(why error) {
 	c.once.Do(func() {
 		c.cause = why
-		if tcp, ok := c.raw.(*net.TCPConn); ok && !errors.Is(why, transport.ErrClosed) && !errors.Is(why, errIdle) {
+		if tcp, ok := c.raw.Conn.(*net.TCPConn); ok && !errors.Is(why, transport.ErrClosed) && !errors.Is(why, errIdle) {
 			_ = tcp.SetLinger(0)
 		}
 		_ = c.raw.Close()

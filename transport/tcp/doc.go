@@ -39,9 +39,9 @@
 // The receiver acknowledges bytes as they come, at least every eighth of PeerTimeout,
 // whether or not messages are complete; a sender that has nothing to send asks for
 // that every quarter of it. Without an acknowledgement for PeerTimeout the connection
-// is replaced, so it is when one direction alone is dead; without a byte for as long
-// the receiver closes it. A slow peer is a live one. A receiver whose Handler blocks
-// is taken for dead.
+// is replaced, so it is when one direction alone is dead; without a byte for the
+// larger of both ends' PeerTimeout the receiver closes it. A slow peer is a live one.
+// A receiver whose Handler blocks is taken for dead.
 //
 // Connections are made again at once, and then after 50 ms, doubled up to 1 s, each
 // less up to half by chance. The newest connection of a peer counts at the receiver,
@@ -73,13 +73,19 @@
 // "peer is connected" at Info; "connection to peer is lost" and "peer cannot be
 // reached" at Warn, the latter again once a minute while it lasts; and at Warn
 // "connection refused" (also cause, see Cause), once a minute for each cause. A peer
-// that comes and goes gets six lines a minute at most. since_last is how many like
-// it went unsaid, at Debug.
+// that comes and goes gets six lines in a row, and then one every ten seconds. At
+// Error, once a minute for each peer: "message cannot be sent", a fault of this
+// program. What is not said is at Debug; since_last is how many like it that were.
+//
+// "cannot accept connections" at Warn, once a minute, tells of what may pass, such as
+// a want of file descriptors; "listener was closed" at Error, once, that the host has
+// closed its Listener.
 //
 // # Locks and goroutines
 //
 // A Transport has a goroutine that accepts, one for each connection that came in, and
-// two for each peer to which it sends, until nothing was sent for IdleTimeout. No lock
+// two for each peer to which it sends, until nothing was sent for IdleTimeout. Files
+// have one while they are looked at; it outlives Close where a disk hangs. No lock
 // is held while anything is read, written or dialed, nor around the Handler or the
 // Logger. The Transport's lock comes before that of a peer.
 package tcp

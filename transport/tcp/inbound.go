@@ -121,7 +121,7 @@ func (t *Transport) receive(in *inbound) error {
 		return nil
 	}
 	defer func() { <-in.source.turn }()
-	t.cfg.Logger.Debug("peer has connected", "broker", t.cfg.ID, "peer", in.source.id, "address", in.raw.RemoteAddr().String())
+	t.cfg.Logger.Debug("peer has connected", "broker", t.cfg.ID, "peer", in.source.id, "address", addressOf(in.raw))
 	in.heard = time.Now()
 	in.acked = in.heard
 	frames := newFrameReader(in, in.limit)

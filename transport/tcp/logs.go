@@ -31,7 +31,8 @@ func (g *gate) open(now time.Duration) (bool, int) {
 	return true, missed
 }
 
-// burst is gate for changes of a state: a few in a row, and then one a minute.
+// burst is gate for changes of a state: burstLines in a row, and then one each time
+// that a part of remindEvery has passed, ten seconds.
 type burst struct {
 	tokens int // spent
 	since  time.Duration
@@ -54,9 +55,17 @@ func (b *burst) open(now time.Duration) (bool, int) {
 	return true, missed
 }
 
+// addressOf is where a connection comes from, if that is known.
+func addressOf(c net.Conn) string {
+	if a := c.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
 // refuse counts and tells that a connection which came in ended for a cause. peer is
 // -1 if it is not known whose it was.
-func (t *Transport) refuse(from net.Addr, peer int32, err error) {
+func (t *Transport) refuse(from string, peer int32, err error) {
 	cause := causeOf(err)
 	t.refused[cause].Add(1)
 	level := slog.LevelWarn
@@ -68,6 +77,6 @@ func (t *Transport) refuse(from net.Addr, peer int32, err error) {
 	if !say {
 		level = slog.LevelDebug
 	}
-	t.cfg.Logger.Log(t.ctx, level, "connection refused", "broker", t.cfg.ID, "peer", peer, "address", from.String(),
+	t.cfg.Logger.Log(t.ctx, level, "connection refused", "broker", t.cfg.ID, "peer", peer, "address", from,
 		"cause", cause.String(), "error", err, "since_last", before)
 }

@@ -1,6 +1,9 @@
 package tcp
 
 import (
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,7 +22,8 @@ func TestGate(t *testing.T) {
 	require.Equal(t, []int{0, 5, 5}, said)
 }
 
-// Changes of a state are said as they come, but six a minute at most in the long run.
+// Changes of a state are said as they come, six in a row, and then one every ten
+// seconds.
 func TestBurst(t *testing.T) {
 	var b burst
 	count := func(from, to, every time.Duration) (n int) {
@@ -53,4 +57,23 @@ func TestReminder(t *testing.T) {
 	require.Equal(t, 2, log.count("peer cannot be reached"))
 	p.failed("before it moved", errSilent)
 	require.EqualValues(t, 6, p.failures)
+}
+
+// Messages without a binary form are told of once a minute, whatever their number.
+func TestInvalidMessagesStayQuiet(t *testing.T) {
+	var log lines
+	tr := newRig(t, false).open(1, func(c *Config) { c.Logger = log.logger() }, nobody)
+	p := newOutgoing(tr, 2)
+	for range 100 {
+		p.tellInvalid(errFrame)
+	}
+	require.Equal(t, 1, log.count("message cannot be sent"))
+}
+
+// What a host's VerifyConnection finds wrong with a certificate counts as that.
+func TestCauseOfHostsVerification(t *testing.T) {
+	for _, err := range []error{x509.CertificateInvalidError{Cert: new(x509.Certificate)}, x509.UnknownAuthorityError{}} {
+		require.Equal(t, CauseCertificate, causeOf(fmt.Errorf("TLS: %w", err)))
+	}
+	require.Equal(t, CauseHandshake, causeOf(errors.New("it is not in the list")))
 }

@@ -32,7 +32,8 @@ type outgoing struct {
 	wake chan struct{} // has a token when the queue may have something
 	news chan struct{} // has a token when the address is another
 
-	sent tally
+	sent         tally
+	invalidQuiet gate // of log lines about messages without a binary form
 
 	mu      sync.Mutex
 	address string
@@ -263,7 +264,7 @@ func (p *outgoing) write(c *outConn, batch []queued, buffer []byte) ([]byte, err
 		framed, err := appendFrame(buffer, batch[i].m)
 		if err != nil {
 			invalid++
-			p.t.cfg.Logger.Error("message cannot be sent", "broker", p.t.cfg.ID, "peer", p.id, "error", err)
+			p.tellInvalid(err)
 			continue
 		}
 		buffer = framed

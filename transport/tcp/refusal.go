@@ -23,7 +23,8 @@ const (
 	// CauseIdentity: the certificate is of no broker of this cluster, or of another
 	// than the peer says it is, or than was called.
 	CauseIdentity
-	// CauseGarbage: something else than a hello came first.
+	// CauseGarbage: something else than a hello came first, or one with a PeerTimeout
+	// that no Config may have.
 	CauseGarbage
 	// CauseVersion: the peer speaks another version of this protocol.
 	CauseVersion
@@ -99,6 +100,7 @@ func causeOf(err error) Cause {
 	return CauseHandshake
 }
 
+// isCertificateError finds what a VerifyConnection of the host's may return.
 func isCertificateError(err error) bool {
 	return errors.As(err, new(x509.CertificateInvalidError)) || errors.As(err, new(x509.UnknownAuthorityError))
 }

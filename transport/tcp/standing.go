@@ -116,6 +116,17 @@ func (p *outgoing) tell(say bool, level slog.Level, text, address string, why er
 	p.t.cfg.Logger.Log(p.t.ctx, level, text, args...)
 }
 
+// tellInvalid tells that a message has no binary form: a fault of this program, which
+// may concern each message there is.
+func (p *outgoing) tellInvalid(err error) {
+	say, before := p.invalidQuiet.open(p.t.now())
+	level := slog.LevelError
+	if !say {
+		level = slog.LevelDebug
+	}
+	p.t.cfg.Logger.Log(p.t.ctx, level, "message cannot be sent", "broker", p.t.cfg.ID, "peer", p.id, "error", err, "since_last", before)
+}
+
 // stats is a peer's part of Transport.Stats.
 func (p *outgoing) stats() PeerStats {
 	p.mu.Lock()

@@ -9,7 +9,8 @@ import (
 // Stats is what a Transport counts, since New. The parts are read one after the
 // other, so that they may disagree by what happens meanwhile.
 type Stats struct {
-	// Peers are the brokers to which something was sent, or which have connected.
+	// Peers are the brokers to which something was sent, or which have connected. The
+	// former stay until Close, a few hundred bytes each; of the latter MaxPeers do.
 	Peers map[int32]PeerStats
 	// Refused counts connections that this side refused, or ended because of what came
 	// from them. Causes that never occurred are absent.
@@ -26,7 +27,11 @@ type PeerStats struct {
 	Address   string    // to which the newest message was sent
 	Connected bool      // to it, for what is sent
 	Since     time.Time // of Connected, or of its end; zero: there was no connection yet
-	LastError error     // why there is no connection; nil while there is one
+	// LastError is why there is no connection; nil while there is one, and before the
+	// first attempt has ended. It is for people to read: what Dial returned, an error of
+	// the network or of TLS, a refusal by either side, that the peer showed no sign of
+	// life or moved, or that nothing was sent for IdleTimeout, which is no fault.
+	LastError error
 
 	Connects uint64 // connections made to it
 	Failures uint64 // attempts that failed

@@ -40,17 +40,23 @@ type Transport struct {
 	closing     chan struct{}   // closed with closed
 	ctx         context.Context // ends with Close
 	cancel      context.CancelFunc
-	all         sync.WaitGroup
+	acceptor    sync.WaitGroup
+	all         sync.WaitGroup // the other goroutines
+	ended       chan struct{}  // closed when Close is through
 
 	// mu guards what follows. The lock of a peer may be taken under it; nothing is
 	// waited for.
 	mu      sync.RWMutex
 	started bool
-	conns   map[net.Conn]struct{} // all that are open, to be closed
+	conns   map[*socket]struct{} // all that are open, to be closed
 	peers   map[int32]*outgoing
 	sources map[int32]*source
 	strangers
 }
+
+// socket is a connection that is open. What a host's Dial or Listener returns need
+// not be fit for the key of a map.
+type socket struct{ net.Conn }
 
 var _ transport.Transport = (*Transport)(nil)
 
@@ -62,8 +68,8 @@ func New(c Config) (*Transport, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	t := &Transport{cfg: c, listener: c.Listener, began: time.Now(), closing: make(chan struct{}),
-		conns: make(map[net.Conn]struct{}), peers: make(map[int32]*outgoing), sources: make(map[int32]*source)}
+	t := &Transport{cfg: c, listener: c.Listener, began: time.Now(), closing: make(chan struct{}), ended: make(chan struct{}),
+		conns: make(map[*socket]struct{}), peers: make(map[int32]*outgoing), sources: make(map[int32]*source)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	if !c.Plaintext {
 		var err error
@@ -102,7 +108,7 @@ func (t *Transport) Start(h transport.Handler) error {
 		return ErrStarted
 	}
 	t.started, t.handler = true, h
-	t.all.Go(t.accept)
+	t.acceptor.Go(t.accept)
 	return nil
 }
 
@@ -146,53 +152,58 @@ func (t *Transport) addPeer(id int32) *outgoing {
 	return p
 }
 
-// open notes a connection that Close has to close. False: Close was called, and it
-// is closed already.
-func (t *Transport) open(c net.Conn) bool {
+// open notes a connection that Close has to close. Nil: Close was called, and it is
+// closed already.
+func (t *Transport) open(c net.Conn) *socket {
 	t.mu.Lock()
 	if !t.closed.Load() {
-		t.conns[c] = struct{}{}
+		s := &socket{c}
+		t.conns[s] = struct{}{}
 		t.mu.Unlock()
-		return true
+		return s
 	}
 	t.mu.Unlock()
 	_ = c.Close()
-	return false
+	return nil
 }
 
 // shut closes a connection.
-func (t *Transport) shut(c net.Conn) {
+func (t *Transport) shut(s *socket) {
 	t.mu.Lock()
-	delete(t.conns, c)
+	delete(t.conns, s)
 	t.mu.Unlock()
-	_ = c.Close()
+	_ = s.Close()
 }
 
 // Close ends all connections, and stops accepting. What waits is lost. See
-// transport.Transport; a Listener of the host's stays open.
+// transport.Transport; a Listener of the host's stays open. If that one cannot be
+// told to stop, its error is returned: whoever waits in Accept is left there until
+// the host closes it or one more connection comes, which is closed.
 func (t *Transport) Close() error {
 	t.mu.Lock()
-	first := !t.closed.Swap(true)
-	if first {
-		close(t.closing)
-		t.cancel()
+	if t.closed.Swap(true) {
+		t.mu.Unlock()
+		<-t.ended
+		return nil
 	}
+	defer close(t.ended)
+	close(t.closing)
+	t.cancel()
 	conns := t.conns
-	t.conns = make(map[net.Conn]struct{})
+	t.conns = make(map[*socket]struct{})
 	t.mu.Unlock()
-	var err error
-	if first {
-		err = t.stopAccepting()
-		for c := range conns {
-			_ = c.Close()
-		}
+	err := t.stopAccepting()
+	for s := range conns {
+		_ = s.Close()
+	}
+	if err == nil {
+		t.acceptor.Wait()
 	}
 	t.all.Wait()
-	if first && !t.own {
+	if !t.own {
 		// The host's listener is as it was.
-		err = t.listener.(deadliner).SetDeadline(time.Time{})
-		if errors.Is(err, net.ErrClosed) {
-			err = nil // by the host
+		if again := t.deadline(time.Time{}); err == nil {
+			err = again
 		}
 	}
 	return err
@@ -202,8 +213,13 @@ func (t *Transport) stopAccepting() error {
 	if t.own {
 		return t.listener.Close()
 	}
-	if err := t.listener.(deadliner).SetDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, net.ErrClosed) {
-		return err
+	return t.deadline(time.Unix(1, 0))
+}
+
+// deadline sets that of the host's listener.
+func (t *Transport) deadline(at time.Time) error {
+	if err := t.listener.(deadliner).SetDeadline(at); err != nil && !errors.Is(err, net.ErrClosed) { // closed by the host
+		return fmt.Errorf("tcp: deadline of the Listener: %w", err)
 	}
 	return nil
 }
