@@ -83,6 +83,7 @@ type simLog struct {
 type simPartition struct {
 	id        protocol.PartitionID
 	committed []simEntry       // what some leader's high watermark covered
+	by        int32            // leader epoch of the last one that covered more
 	acked     map[int64]string // with acks=all
 	newest    int32            // the highest epoch that anybody led
 	leader    int32            // who did
@@ -252,7 +253,7 @@ func (c *simCheck) look(b *simBroker, r *replicaState, always bool) {
 		k.replica(c, v)
 	}
 	if n := len(v.p.committed); v.leads() && int(now.hw) > n && int(now.hw) <= len(v.log.entries) {
-		v.p.committed = append(v.p.committed, v.log.entries[n:now.hw]...)
+		v.p.committed, v.p.by = append(v.p.committed, v.log.entries[n:now.hw]...), now.epoch
 	}
 }
 

@@ -179,7 +179,8 @@ func (k inv6) answer(c *simCheck, p *simPartition, a *simAppend, ans *protocol.A
 }
 
 func (k inv7) replica(c *simCheck, v *simView) {
-	if v.leads() && v.now.ledStored && v.now.epoch == v.p.newest && int(v.now.end) < len(v.p.committed) {
+	// A successor that is the whole ISR covers more before its leadership is on its disk.
+	if v.leads() && v.now.ledStored && v.now.epoch == v.p.newest && v.now.epoch >= v.p.by && int(v.now.end) < len(v.p.committed) {
 		c.fail(k, "%v has log end %d, %d were committed", v, v.now.end, len(v.p.committed))
 	}
 }
