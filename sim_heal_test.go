@@ -168,14 +168,10 @@ func (w *simWorld) carryOn() error {
 	}
 	w.trace("broker %d is away: %d", away.id, how)
 	for _, id := range w.check.allPartitions() {
-		s := w.records.states[id]
-		if s.Assigned(away.id) && len(s.Replicas)-1 < int(s.MinISR) || len(s.Replicas) == 1 {
-			continue
-		}
 		a := &simAppend{value: "without" + id.String(), acks: AcksAll}
-		for end := w.now + within; !a.acked && !w.records.deleted[id.Topic]; {
+		for end := w.now + within; !a.acked && !w.records.deleted[id.Topic] && w.suffice(id, away.id); {
 			if w.now >= end || w.check.violation != nil {
-				return fmt.Errorf("%w: %s, without broker %d: %+v", errNotTaken, id, away.id, s.PartitionState)
+				return fmt.Errorf("%w: %s, without broker %d: %+v", errNotTaken, id, away.id, w.records.states[id].PartitionState)
 			}
 			if a.under == 0 {
 				w.send(via, id, a)
@@ -184,6 +180,13 @@ func (w *simWorld) carryOn() error {
 		}
 	}
 	return w.recover()
+}
+
+// suffice reports whether a partition has replicas enough without a broker. MinISR may
+// just be about to rise.
+func (w *simWorld) suffice(id protocol.PartitionID, without int32) bool {
+	s := w.records.states[id]
+	return len(s.Replicas) > 1 && (!s.Assigned(without) || len(s.Replicas) > int(s.MinISR))
 }
 
 // silent requires that nothing is sent but heartbeats.
