@@ -286,9 +286,16 @@ func (f *fenceable) told(err error) error {
 func (f *fenceable) Renew(ctx context.Context) error { return f.told(f.Session.Renew(ctx)) }
 func (f *fenceable) Close(ctx context.Context) error { return f.told(f.Session.Close(ctx)) }
 
-// open opens a Store for a test.
+// open opens a Store for a test. Where a test is not about time a server may take its
+// own: several of them share a small machine.
 func open(t testing.TB, c zookeeper.Config) *zookeeper.Store {
 	t.Helper()
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 20 * time.Second
+	}
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 20 * time.Second
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	s, err := zookeeper.Open(ctx, c)
