@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -279,6 +280,11 @@ func (r *route) append(a protocol.Append, session *uint64, done func(protocol.Ap
 	life := b.links.life(r.leader)
 	if life == 0 && r.leader != b.cfg.ID {
 		return false
+	}
+	if r.leader != b.cfg.ID {
+		// A refusal may come while this is still in a transport, whose bytes do not change;
+		// the next try may be in this process, where the leader stamps them.
+		a.Batch = bytes.Clone(a.Batch)
 	}
 	a.ID = r.id
 	a.Request = b.appends.add(r.leader, done)

@@ -39,6 +39,7 @@ type peerLink struct {
 	outbox  []*protocol.Message // in the order of their numbers
 	sending bool                // one goroutine at a time empties the outbox
 	gone    bool                // replaced: what it still does concerns nobody
+	parted  bool                // the peer has said farewell: it takes no appends any more
 }
 
 func newLinkSet(b *Broker) *linkSet {
@@ -121,7 +122,7 @@ func (s *linkSet) wake() {
 
 // sendOptions are what a client's request asks of the link.
 type sendOptions struct {
-	bulk    bool    // refuse when the link has no credit
+	bulk    bool    // an append: refuse when the link has no credit, or the peer takes none
 	session *uint64 // see route.append; nil: any
 	epoch   int64   // broker epoch of the life that it is for; 0: any
 	client  bool    // of a client's goroutine, which must not wait for a transport that blocks
@@ -137,7 +138,7 @@ func (s *linkSet) send(peer int32, p *protocol.Payload, o sendOptions) bool {
 	l.mu.Lock()
 	ok := o.session == nil || *o.session == 0 || *o.session == l.link.session
 	ok = ok && (o.epoch == 0 || o.epoch == l.link.cfg.peerEpoch)
-	ok = ok && !(o.bulk && l.link.credit() <= 0) && l.link.send(s.b.now(), *p, &l.out)
+	ok = ok && !(o.bulk && (l.parted || l.link.credit() <= 0)) && l.link.send(s.b.now(), *p, &l.out)
 	if ok && o.session != nil {
 		*o.session = l.link.session
 	}
@@ -213,6 +214,7 @@ func (s *linkSet) settle(l *peerLink, later bool) {
 		s.b.linkChanged(l.peer.ID, epoch, true)
 	}
 	for i := range out.deliver {
+		l.parted = l.parted || isFarewell(&out.deliver[i])
 		s.b.deliver(l.peer.ID, epoch, &out.deliver[i])
 	}
 	next := l.link.next()
