@@ -172,3 +172,18 @@ func TestShutdownWithHungTransport(t *testing.T) {
 		require.NoError(t, errors.Join(n1.store.Store.Close(), n1.coord.Close()))
 	})
 }
+
+// Whoever has heard a farewell sends that life no append any more: nobody would say what
+// became of it. Everything else goes on until the link ends.
+func TestNoAppendAfterFarewell(t *testing.T) {
+	attack(t, 2, nil, func(t *testing.T, r *attackRig) {
+		r.create("t", 1)
+		send := func(bulk bool) bool {
+			return r.broker(2).links.send(1, &protocol.Payload{}, sendOptions{bulk: bulk})
+		}
+		require.True(t, send(true))
+		r.broker(1).sayFarewell(r.within(time.Second))
+		require.False(t, send(true))
+		require.True(t, send(false))
+	})
+}

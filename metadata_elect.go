@@ -104,6 +104,10 @@ func (p *partEntry) failed(broker int32, brokerEpoch int64, damaged bool) {
 	case o.repaired:
 		o.repairable, o.repaired = false, false
 	}
+	p.setOutage(broker, o)
+}
+
+func (p *partEntry) setOutage(broker int32, o outage) {
 	if p.outages == nil {
 		p.outages = make(map[int32]outage)
 	}
@@ -116,10 +120,7 @@ func (p *partEntry) recovered(broker int32, brokerEpoch int64) {
 	o, known := p.outages[broker]
 	if (!known || o.brokerEpoch != brokerEpoch) && !p.state.InISR(broker) {
 		// An earlier Controller repaired it, or this one in an earlier life.
-		if p.outages == nil {
-			p.outages = make(map[int32]outage)
-		}
-		p.outages[broker] = outage{brokerEpoch: brokerEpoch, leaderEpoch: p.state.LeaderEpoch, repaired: true}
+		p.setOutage(broker, outage{brokerEpoch: brokerEpoch, leaderEpoch: p.state.LeaderEpoch, repaired: true})
 		return
 	}
 	if o.lasts(brokerEpoch) && o.repairable && p.state.LeaderEpoch > o.leaderEpoch && !p.state.InISR(broker) {
