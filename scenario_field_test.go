@@ -426,8 +426,9 @@ func TestR70CloseAtAnyMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for moment := range 12 {
-				network, release := inproc.New(inproc.Options{}), make(chan struct{})
+				network := inproc.New(inproc.Options{})
 				attack(t, 3, func(c *Config) { c.Transport = network.Transport(c.ID) }, func(t *testing.T, r *attackRig) {
+					release := make(chan struct{}) // of the bubble: whoever waits for it lets time pass
 					pause(time.Duration(moment*moment) * 3 * time.Millisecond)
 					b := r.broker(1)
 					var work sync.WaitGroup
