@@ -124,6 +124,11 @@ func (c *Client) pick(attempt int) (*Broker, error) {
 	return best, nil
 }
 
+// takesCalls reports whether pick would return the broker before all others.
+func (b *Broker) takesCalls() bool {
+	return b.ctx.Err() == nil && !b.draining.Load() && b.attached.Load() && b.unfit.Load() == nil
+}
+
 // some is pick, waiting while no broker is up.
 func (c *Client) some(ctx context.Context, attempt int) (*Broker, error) {
 	for {

@@ -1,12 +1,13 @@
 package tidemark
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -59,28 +60,23 @@ type Producer struct {
 
 	mu      sync.Mutex
 	streams map[int32]*stream
-	active  []*stream // those with something to send
+	active  []*stream // those to look at
 	rotor   int
 	since   *flushSpan // what was appended since the last Flush began
 	closed  bool
 	bound   protocol.UUID // the topic that it first appended to
 
-	inbox   *mailbox[*sentBatch] // answered batches, and nil for "look at the streams"
-	ctx     context.Context      // ends when the Producer is closed
+	known    atomic.Pointer[knownTopic]
+	builders sync.Pool // of *record.Builder, empty
+
+	inbox   *mailbox[*recordBatch] // answered batches, and nil for "look at the streams"
+	ctx     context.Context        // ends when the Producer is closed
 	cancel  context.CancelFunc
 	stopped chan struct{}
 }
 
-// queuedRecord is a record on its way.
-type queuedRecord struct {
-	rec   Record
-	bytes int64
-	span  *flushSpan
-	done  func(Result, error)
-}
-
-// flushSpan counts the records that were appended between two calls of Flush and
-// have not ended. A Flush waits for the spans that it finds.
+// flushSpan counts the batches of records that were appended between two calls of
+// Flush and have not ended. A Flush waits for the spans that it finds.
 type flushSpan struct {
 	open   int
 	sealed bool          // a Flush began after it
@@ -100,8 +96,9 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 	}
 	p := &Producer{
 		topic: t, opts: o, space: semaphore.NewWeighted(o.MaxBufferedBytes), streams: make(map[int32]*stream),
-		inbox: newMailbox[*sentBatch](), stopped: make(chan struct{}), since: &flushSpan{ended: make(chan struct{})},
+		inbox: newMailbox[*recordBatch](), stopped: make(chan struct{}), since: &flushSpan{ended: make(chan struct{})},
 	}
+	p.builders.New = func() any { return new(record.Builder) }
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	go p.run()
 	return p
@@ -120,37 +117,62 @@ func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result
 
 // appendAsync also returns the partition that was chosen; -1: none was.
 func (p *Producer) appendAsync(ctx context.Context, rec Record, done func(Result, error)) (int, error) {
-	b, t, err := p.topic.client.topicOf(ctx, p.topic.name, 0)
+	k, err := p.topicNow(ctx)
 	if err != nil {
 		return -1, p.refused(-1, err)
 	}
-	n, err := p.choose(rec, int(t.Config.Partitions))
+	n, err := p.choose(rec, int(k.topic.Config.Partitions))
 	if err != nil {
 		return n, p.refused(n, err)
 	}
-	if err := p.check(&b.cfg, &t.Config, &rec); err != nil {
+	size := record.MaxRecordSize(&rec)
+	if err := p.check(&k.via.cfg, &k.topic.Config, &rec, size); err != nil {
 		return n, p.refused(n, err)
 	}
-	q := &queuedRecord{rec: copyRecord(rec), done: done}
-	if q.rec.Timestamp.IsZero() {
-		q.rec.Timestamp = time.Now()
-	}
-	q.bytes = min(int64(record.MaxRecordSize(&q.rec)), p.opts.MaxBufferedBytes)
-	if err := p.space.Acquire(ctx, q.bytes); err != nil {
+	room := min(int64(size), p.opts.MaxBufferedBytes)
+	if err := p.space.Acquire(ctx, room); err != nil {
 		return n, p.refused(n, p.ctxError(ctx, n, errNoRoom))
 	}
-	if err := p.enqueue(n, b, t.ID, q); err != nil {
-		p.space.Release(q.bytes)
+	if err := p.enqueue(n, k, &rec, size, room, done); err != nil {
+		p.space.Release(room)
 		return n, p.refused(n, err)
 	}
 	return n, nil
 }
 
+// knownTopic is the topic as a broker at hand knew it when it was last looked up.
+type knownTopic struct {
+	via     *Broker
+	topic   protocol.Topic
+	changed <-chan struct{} // closed with the next change of what the broker knows
+}
+
+// topicNow finds the topic. Most calls find it where the last one did.
+func (p *Producer) topicNow(ctx context.Context) (*knownTopic, error) {
+	if k := p.known.Load(); k != nil && !p.topic.client.closed() && k.via.takesCalls() {
+		select {
+		case <-k.changed:
+		default:
+			return k, nil
+		}
+	}
+	b, t, err := p.topic.client.topicOf(ctx, p.topic.name, 0)
+	if err != nil {
+		return nil, err
+	}
+	k := &knownTopic{via: b, topic: t}
+	if now, ok, _, changed := b.view.topic(p.topic.name); ok {
+		k.topic, k.changed = now, changed
+		p.known.Store(k)
+	}
+	return k, nil
+}
+
 // errNoRoom is why an append waited.
 var errNoRoom = errors.New("tidemark: MaxBufferedBytes are under way")
 
-// check refuses what cannot be appended.
-func (p *Producer) check(cfg *Config, topic *TopicConfig, rec *Record) error {
+// check refuses what cannot be appended; encoded is the record's MaxRecordSize.
+func (p *Producer) check(cfg *Config, topic *TopicConfig, rec *Record, encoded int) error {
 	switch {
 	case p.opts.Acks < AcksAll || p.opts.Acks > AcksNone:
 		return fmt.Errorf("%w: %d", ErrInvalidAcks, p.opts.Acks)
@@ -165,7 +187,7 @@ func (p *Producer) check(cfg *Config, topic *TopicConfig, rec *Record) error {
 			return fmt.Errorf("%w: %w", ErrInvalidRecord, err)
 		}
 	}
-	if size := record.HeaderSize + record.MaxRecordSize(rec); size > cfg.largestBatch() {
+	if size := record.HeaderSize + encoded; size > cfg.largestBatch() {
 		return fmt.Errorf("%w: %d bytes with its headers, the limit is %d", ErrRecordTooLarge, size, cfg.largestBatch())
 	}
 	return nil
@@ -225,46 +247,52 @@ func (p *Producer) choose(rec Record, partitions int) (int, error) {
 	return p.rotor % partitions, nil
 }
 
-func copyRecord(r Record) Record {
-	r.Key, r.Value = bytes.Clone(r.Key), bytes.Clone(r.Value)
-	r.Headers = slices.Clone(r.Headers)
-	for i := range r.Headers {
-		r.Headers[i].Value = bytes.Clone(r.Headers[i].Value)
-	}
-	return r
-}
-
 // enqueue puts a record into its partition's stream.
-func (p *Producer) enqueue(n int, b *Broker, topic protocol.UUID, q *queuedRecord) error {
+func (p *Producer) enqueue(n int, k *knownTopic, rec *Record, size int, room int64, done func(Result, error)) error {
+	var now time.Time
+	if rec.Timestamp.IsZero() {
+		now = time.Now()
+		if err := record.CheckTime(now); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalidRecord, err)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
 		return ErrClosed
 	case p.bound.IsZero():
-		p.bound = topic
-	case p.bound != topic:
+		p.bound = k.topic.ID
+	case p.bound != k.topic.ID:
 		return fmt.Errorf("%w: %q", ErrTopicRecreated, p.topic.name)
 	}
 	s := p.streams[int32(n)]
 	if s == nil {
-		s = &stream{p: p, n: int32(n), topic: p.bound, id: b.randomUint64() | 1}
+		s = &stream{p: p, n: int32(n), topic: p.bound, id: k.via.randomUint64() | 1, wakeAt: 1}
 		p.streams[int32(n)] = s
 	}
 	if s.halted {
 		return ErrResume
 	}
-	q.span = p.since
-	q.span.open++
-	s.incoming = append(s.incoming, q)
+	b := s.filling(size, k.via.cfg.MaxBatchBytes)
+	_ = b.records.Add(rec, now) // what can be wrong with it was found before
+	b.ends = append(b.ends, done)
+	b.room += room
+	s.queued += room
+	if s.queued >= s.wakeAt {
+		s.wakeAt = noWake
+		p.activate(s)
+		p.inbox.put(nil)
+	}
+	return nil
+}
+
+// activate has the Producer's goroutine look at a stream. The lock is held.
+func (p *Producer) activate(s *stream) {
 	if !s.active {
 		s.active = true
 		p.active = append(p.active, s)
 	}
-	if len(s.incoming) == 1 {
-		p.inbox.put(nil)
-	}
-	return nil
 }
 
 // Resume lets a partition take appends again after one with an unknown outcome, or
@@ -349,7 +377,7 @@ func (p *Producer) run() {
 	defer close(p.stopped)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var answers []*sentBatch
+	var answers []*recordBatch
 	for {
 		if p.pump() {
 			timer.Reset(retryPause)
@@ -373,63 +401,53 @@ func (p *Producer) run() {
 	}
 }
 
-// end ends records: their room is free before their callbacks run, and they
-// count as under way until those have returned.
+// end ends batches: their room is free before the callbacks run, and they count as
+// under way until those have returned.
 func (p *Producer) end(done []ended) {
 	if len(done) == 0 {
 		return
 	}
-	for _, e := range done {
-		p.space.Release(e.q.bytes)
-		if e.q.done != nil {
-			e.q.done(e.res, e.err)
-		}
+	for i := range done {
+		p.space.Release(done[i].b.room)
+		done[i].tell()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, e := range done {
-		if e.q.span.open--; e.q.span.open == 0 {
-			p.settleSpan(e.q.span)
+	for i := range done {
+		span := done[i].b.span
+		if span.open--; span.open == 0 {
+			p.settleSpan(span)
 		}
 	}
 }
 
-// pump lets every stream send what it can; true when one of them has to try again.
+// pump lets the streams to look at send what they can; true when one of them has to
+// try again.
 func (p *Producer) pump() (again bool) {
-	for _, s := range p.gather() {
+	p.mu.Lock()
+	active := p.active
+	p.active = nil
+	for _, s := range active {
+		s.active = false
+	}
+	p.mu.Unlock()
+	for _, s := range active {
 		done, blocked := s.send()
 		p.end(done)
-		again = again || blocked
-	}
-	return again
-}
-
-// gather hands what was appended meanwhile to the streams, and returns those that
-// have something to send.
-func (p *Producer) gather() []*stream {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	kept := p.active[:0]
-	for _, s := range p.active {
-		if s.collect(); len(s.queue) > 0 {
-			kept = append(kept, s)
-		} else {
-			s.active = false
+		if blocked {
+			again = true
+			p.mu.Lock()
+			p.activate(s)
+			p.mu.Unlock()
 		}
 	}
-	clear(p.active[len(kept):])
-	p.active = kept
-	return slices.Clone(kept)
+	return again
 }
 
 // cutOff ends everything when the Producer is closed before it ended by itself.
 func (p *Producer) cutOff() {
 	p.mu.Lock()
-	var all []*stream
-	for _, s := range p.streams {
-		s.collect()
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Values(p.streams))
 	p.mu.Unlock()
 	for _, s := range all {
 		p.end(s.abandon())

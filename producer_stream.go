@@ -1,6 +1,7 @@
 package tidemark
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -27,16 +28,17 @@ type stream struct {
 	id    uint64
 
 	// Guarded by the Producer's lock.
-	incoming []*queuedRecord
-	refusal  error // why nothing is taken at present; nil: it is, or nothing was sent
-	active   bool  // in the Producer's list of streams with something to send
-	halted   bool  // an outcome was unknown: nothing is taken until Resume
-	drained  bool  // halted, and everything from before has ended
+	queue   []*recordBatch // not sent, in order; the last may still be filled
+	queued  int64          // its room
+	usual   int            // how many records the last batch had
+	wakeAt  int64          // what queued must come to for the stream to be looked at; noWake: something else brings that about
+	refusal error          // why nothing is taken at present; nil: it is, or nothing was sent
+	active  bool           // in the Producer's list of streams to look at
+	halted  bool           // an outcome was unknown: nothing is taken until Resume
+	drained bool           // halted, and everything from before has ended
 
 	// Of the Producer's goroutine alone.
-	queue      []*queuedRecord // not sent, in order
-	queued     int64           // their bytes
-	sent       []*sentBatch    // in order
+	sent       []*recordBatch // in order
 	generation uint32
 	sentGen    uint32    // of the batches under way
 	sentRoute  route     // the way that they went
@@ -47,46 +49,103 @@ type stream struct {
 	missing    time.Time // since when the topic or the partition is not found; zero: it is
 }
 
-// sentBatch is a batch under way, or answered and waiting for those before it.
-type sentBatch struct {
-	stream   *stream
-	records  []*queuedRecord
+// noWake is more than can be queued.
+const noWake = math.MaxInt64
+
+// recordBatch is records that are appended as one: first it is filled, then under
+// way, then answered, and waiting for those before it.
+type recordBatch struct {
+	stream  *stream
+	records *record.Builder       // nil once it is encoded
+	ends    []func(Result, error) // by record; nil: nobody asks
+	room    int64                 // of MaxBufferedBytes
+	span    *flushSpan
+
+	encoded  []byte
 	route    route
 	answer   protocol.AppendAnswer
 	answered bool
 }
 
-func (b *sentBatch) refused() bool {
+func (b *recordBatch) refused() bool {
 	return b.answer.Code != protocol.OK && b.answer.Outcome == NotAppended
 }
 
-func (b *sentBatch) unknown() bool {
+func (b *recordBatch) unknown() bool {
 	return b.answer.Code != protocol.OK && b.answer.Outcome == Unknown
 }
 
-// ended is a record's end.
+// ended is a batch's end.
 type ended struct {
-	q   *queuedRecord
-	res Result
+	b   *recordBatch
+	res Result // of the first record, where err is nil
 	err error
 }
 
-// collect takes what was appended meanwhile. The Producer's lock is held.
-func (s *stream) collect() {
-	for _, q := range s.incoming {
-		s.queued += q.bytes
+// tell calls what waits for the records' ends.
+func (e *ended) tell() {
+	res := e.res
+	for _, done := range e.b.ends {
+		if done != nil {
+			done(res, e.err)
+		}
+		if e.err == nil && res.Base >= 0 {
+			res.Base, res.Last = res.Base+1, res.Base+1
+		}
 	}
-	s.queue = append(s.queue, s.incoming...)
-	clear(s.incoming)
-	s.incoming = s.incoming[:0]
+}
+
+// filling returns the batch that takes the next record, which needs size bytes at
+// most. The Producer's lock is held.
+func (s *stream) filling(size, maxBatch int) *recordBatch {
+	if n := len(s.queue); n > 0 {
+		b := s.queue[n-1]
+		if b.records != nil && b.span == s.p.since && b.records.Size()+size <= maxBatch {
+			return b
+		}
+	}
+	b := &recordBatch{
+		stream: s, records: s.p.builders.Get().(*record.Builder), span: s.p.since, ends: make([]func(Result, error), 0, s.usual),
+	}
+	b.span.open++
+	s.queue = append(s.queue, b)
+	return b
+}
+
+// due reports whether the stream may send another batch now, the way there aside.
+func (s *stream) due() bool {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.wakeAt = noWake
+	switch {
+	case len(s.queue) == 0:
+		s.wakeAt = 1
+		return false
+	case len(s.sent) == 0:
+		return true
+	case len(s.sent) >= batchesInFlight, s.sentGen != s.generation:
+		return false // the answer to what is under way brings us back
+	case s.queued < pipelineBytes:
+		s.wakeAt = pipelineBytes
+		return false
+	}
+	return true
+}
+
+// next takes a batch off the queue. Nothing is added to it any more.
+func (s *stream) next() *recordBatch {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	b := s.queue[0]
+	s.queue = dropFront(s.queue, 1)
+	s.queued -= b.room
+	s.usual = len(b.ends)
+	return b
 }
 
 // send sends what may be sent. blocked means that it has to be tried again.
 func (s *stream) send() (done []ended, blocked bool) {
-	for len(s.queue) > 0 && len(s.sent) < batchesInFlight {
-		if len(s.sent) > 0 && (s.queued < pipelineBytes || s.sentGen != s.generation) {
-			return nil, false // the answer to what is under way brings us back
-		}
+	for s.due() {
 		if time.Now().Before(s.notBefore) {
 			return nil, true
 		}
@@ -103,18 +162,19 @@ func (s *stream) send() (done []ended, blocked bool) {
 		case r.epoch != s.sentRoute.epoch || r.via != s.sentRoute.via:
 			return nil, false
 		}
-		b := s.next(&r.via.cfg)
+		b := s.next()
+		b.encode(s.p.opts.Compression)
 		b.route = r
 		s.sentRoute, s.sentGen = r, s.generation
 		s.sent = append(s.sent, b)
 		a := protocol.Append{
 			LeaderEpoch: r.epoch, Acks: s.p.opts.Acks, Stream: protocol.Stream{ID: s.id, Generation: s.generation},
-			Batch: b.encode(s.p.opts.Compression),
+			Batch: b.encoded,
 		}
 		s.missing = time.Time{}
 		if !r.append(a, &s.session, func(a protocol.AppendAnswer) { b.answer = a; s.p.inbox.put(b) }) {
 			s.sent = s.sent[:len(s.sent)-1]
-			s.requeue([]*sentBatch{b})
+			s.requeue([]*recordBatch{b})
 			s.tries++
 			return s.giveUp(ErrNotLeader), true
 		}
@@ -142,56 +202,42 @@ func (s *stream) giveUp(why error) []ended {
 	return done
 }
 
-// next takes records for one batch off the queue.
-func (s *stream) next(cfg *Config) *sentBatch {
-	size, n := record.HeaderSize, 0
-	for n < len(s.queue) {
-		add := record.MaxRecordSize(&s.queue[n].rec)
-		if n > 0 && size+add > cfg.MaxBatchBytes {
-			break
-		}
-		size += add
-		s.queued -= s.queue[n].bytes
-		n++
+// encode makes the batch's bytes, once. They are no larger than the batch, for a
+// leader keeps them in memory as they are, and stamps them when it takes them: until
+// then they are sent again as they are.
+func (b *recordBatch) encode(c Compression) {
+	if b.encoded != nil {
+		return
 	}
-	b := &sentBatch{stream: s, records: slices.Clone(s.queue[:n])}
-	s.queue = dropFront(s.queue, n)
-	return b
-}
-
-// encode makes a fresh copy of the batch: a leader stamps what it takes.
-func (b *sentBatch) encode(c Compression) []byte {
-	recs := make([]Record, len(b.records))
-	for i, q := range b.records {
-		recs[i] = q.rec
-	}
-	now := time.Now()
 	room := 0 // not known for a compressed batch
 	if c == NoCompression {
-		room = record.EncodedSize(recs, now)
+		room = b.records.Size()
 	}
 	// What can be wrong with a record was found before it was queued.
-	out, _ := record.EncodeCompressed(make([]byte, 0, room), recs, now, c)
-	return out
+	b.encoded, _ = b.records.Encode(make([]byte, 0, room), c)
+	b.records.Reset()
+	b.stream.p.builders.Put(b.records)
+	b.records = nil
 }
 
 // settle ends the batches at the front that are decided.
 func (s *stream) settle() (done []ended) {
+	defer s.lookAgain()
 	for len(s.sent) > 0 && s.sent[0].answered {
 		b := s.sent[0]
 		if b.refused() && !s.stopped() && passing(b.answer.Code) {
 			// It is sent again, and everything behind it that was refused for its sake,
 			// once all of that is decided.
-			if slices.ContainsFunc(s.sent, func(b *sentBatch) bool { return !b.answered }) {
+			if slices.ContainsFunc(s.sent, func(b *recordBatch) bool { return !b.answered }) {
 				return done
 			}
-			if !slices.ContainsFunc(s.sent, (*sentBatch).unknown) {
+			if !slices.ContainsFunc(s.sent, (*recordBatch).unknown) {
 				return append(done, s.sendAgain()...)
 			}
 			s.halt()
 		}
 		s.sent = s.sent[1:]
-		done = append(done, s.endBatch(b)...)
+		done = append(done, s.endBatch(b))
 	}
 	if len(s.sent) == 0 && s.stopped() {
 		done = append(done, s.refuseQueue(ErrResume)...)
@@ -202,18 +248,25 @@ func (s *stream) settle() (done []ended) {
 	return done
 }
 
+// lookAgain has the stream looked at: there may be room to send.
+func (s *stream) lookAgain() {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.p.activate(s)
+}
+
 // passing reports whether a refusal may be over by the time of another attempt.
 func passing(c protocol.Code) bool {
 	return elsewhere(c) || c == protocol.NotEnoughReplicas || c == protocol.Overloaded
 }
 
-func (s *stream) endBatch(b *sentBatch) []ended {
+func (s *stream) endBatch(b *recordBatch) ended {
 	a := &b.answer
 	switch {
 	case a.Code == protocol.OK:
 		return s.acked(b)
 	case b.refused() && s.stopped():
-		return s.failed(b.records, noResult, NotAppended, ErrResume)
+		return s.failed(b, noResult, NotAppended, ErrResume)
 	}
 	s.nextGeneration(b)
 	if b.unknown() {
@@ -223,11 +276,11 @@ func (s *stream) endBatch(b *sentBatch) []ended {
 	if b.unknown() {
 		why = lostLeader(s.p.topic.client, a.Code)
 	}
-	return s.failed(b.records, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, why)
+	return s.failed(b, Result{a.Base, a.Last, a.LeaderEpoch}, a.Outcome, why)
 }
 
 // nextGeneration follows a refusal: the leader refuses the rest of the generation.
-func (s *stream) nextGeneration(b *sentBatch) {
+func (s *stream) nextGeneration(b *recordBatch) {
 	s.generation = max(s.generation, s.sentGen, b.answer.Generation) + 1
 }
 
@@ -236,7 +289,6 @@ func (s *stream) halt() {
 	s.p.mu.Lock()
 	s.halted, s.drained = true, false
 	s.refusing, s.refusal = time.Time{}, nil
-	s.collect()
 	s.p.mu.Unlock()
 }
 
@@ -248,14 +300,14 @@ func (s *stream) stopped() bool {
 
 // sendAgain puts refused batches back in their place.
 func (s *stream) sendAgain() (done []ended) {
-	var again []*sentBatch
+	var again []*recordBatch
 	for _, b := range s.sent {
 		if b.refused() {
 			again = append(again, b)
 			s.nextGeneration(b)
 			b.route.via.view.learn(b.route.id, b.answer.State)
 		} else {
-			done = append(done, s.endBatch(b)...)
+			done = append(done, s.endBatch(b))
 		}
 	}
 	s.sent = nil
@@ -266,21 +318,16 @@ func (s *stream) sendAgain() (done []ended) {
 	return append(done, s.giveUp(why)...)
 }
 
-func (s *stream) requeue(batches []*sentBatch) {
-	var front []*queuedRecord
-	for _, b := range batches {
-		front = append(front, b.records...)
-		for _, q := range b.records {
-			s.queued += q.bytes
-		}
-	}
-	s.queue = append(front, s.queue...)
+// requeue puts batches back in front of what is not sent.
+func (s *stream) requeue(batches []*recordBatch) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
-	if !s.active {
-		s.active = true
-		s.p.active = append(s.p.active, s)
+	for _, b := range batches {
+		b.answered, b.answer = false, protocol.AppendAnswer{}
+		s.queued += b.room
 	}
+	s.queue = append(batches, s.queue...)
+	s.p.activate(s)
 }
 
 // setRefusal notes why nothing is taken.
@@ -290,41 +337,38 @@ func (s *stream) setRefusal(why error) {
 	s.refusal = why
 }
 
-func (s *stream) acked(b *sentBatch) []ended {
+func (s *stream) acked(b *recordBatch) ended {
 	if !s.refusing.IsZero() {
 		s.refusing = time.Time{}
 		s.setRefusal(nil)
 	}
-	done := make([]ended, len(b.records))
-	for i, q := range b.records {
-		res := Result{Base: -1, Last: -1, LeaderEpoch: b.answer.LeaderEpoch}
-		if b.answer.Base >= 0 {
-			res.Base, res.Last = b.answer.Base+int64(i), b.answer.Base+int64(i)
-		}
-		done[i] = ended{q: q, res: res}
+	res := Result{Base: -1, Last: -1, LeaderEpoch: b.answer.LeaderEpoch}
+	if b.answer.Base >= 0 {
+		res.Base, res.Last = b.answer.Base, b.answer.Base
 	}
-	return done
+	return ended{b: b, res: res}
 }
 
-func (s *stream) failed(records []*queuedRecord, res Result, o Outcome, err error) []ended {
-	done := make([]ended, len(records))
-	for i, q := range records {
-		done[i] = ended{q: q, res: res, err: &AppendError{Topic: s.p.topic.name, Partition: int(s.n), Outcome: o, Err: err}}
-	}
-	return done
+func (s *stream) failed(b *recordBatch, res Result, o Outcome, err error) ended {
+	return ended{b, res, &AppendError{Topic: s.p.topic.name, Partition: int(s.n), Outcome: o, Err: err}}
 }
 
 // refuseQueue ends what was not sent.
-func (s *stream) refuseQueue(err error) []ended {
-	done := s.failed(s.queue, noResult, NotAppended, err)
-	s.queue, s.queued = nil, 0
+func (s *stream) refuseQueue(err error) (done []ended) {
+	s.p.mu.Lock()
+	queue := s.queue
+	s.queue, s.queued, s.wakeAt = nil, 0, 1
+	s.p.mu.Unlock()
+	for _, b := range queue {
+		done = append(done, s.failed(b, noResult, NotAppended, err))
+	}
 	return done
 }
 
 // abandon ends everything when the Producer is closed.
 func (s *stream) abandon() (done []ended) {
 	for _, b := range s.sent {
-		done = append(done, s.failed(b.records, noResult, Unknown, ErrClosed)...)
+		done = append(done, s.failed(b, noResult, Unknown, ErrClosed))
 	}
 	s.sent = nil
 	return append(done, s.refuseQueue(ErrClosed)...)

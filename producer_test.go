@@ -561,7 +561,7 @@ func (m *modelLog) finish() {
 			return
 		}
 	}
-	m.s.t.Fatalf("%d of %d records did not end", underWay(m.s.p), m.s.queued)
+	m.s.t.Fatalf("%d batches of %d records did not end", underWay(m.s.p), m.s.queued)
 }
 
 func (m *modelLog) check(t testingT) {
@@ -684,7 +684,7 @@ func TestOutcomeOf(t *testing.T) {
 	require.Equal(t, "tidemark: append to t/3: closed: more (records: not appended)", err.Error())
 }
 
-// underWay is how many records of a Producer have not ended.
+// underWay is how many batches of a Producer have not ended.
 func underWay(p *Producer) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -698,12 +698,12 @@ func underWay(p *Producer) (n int) {
 func TestFlushWaitsForWhatWasBefore(t *testing.T) {
 	p := newProducer(&Topic{client: NewClient(func() []*Broker { return nil }, ClientOptions{})}, ProducerOptions{})
 	defer func() { require.NoError(t, p.Close(t.Context())) }()
-	begin := func() *queuedRecord {
+	begin := func() *recordBatch {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.since.open++
 		require.NoError(t, p.space.Acquire(t.Context(), 1))
-		return &queuedRecord{span: p.since, bytes: 1}
+		return &recordBatch{span: p.since, room: 1}
 	}
 	require.NoError(t, p.Flush(t.Context()), "nothing is under way")
 	first := begin()
@@ -726,17 +726,17 @@ func TestFlushWaitsForWhatWasBefore(t *testing.T) {
 		t.Fatal("the first append has not ended")
 	default:
 	}
-	p.end([]ended{{q: first}})
+	p.end([]ended{{b: first}})
 	require.NoError(t, <-flushed, "the second append came after the Flush")
 	flush()
 	third := begin()
-	p.end([]ended{{q: third}})
+	p.end([]ended{{b: third}})
 	select {
 	case <-flushed:
 		t.Fatal("the second append has not ended")
 	default:
 	}
-	p.end([]ended{{q: second}})
+	p.end([]ended{{b: second}})
 	require.NoError(t, <-flushed)
 	require.Zero(t, underWay(p))
 }

@@ -81,6 +81,7 @@ func TestCompressedRoundTrip(t *testing.T) {
 			plain, err := record.Encode(nil, recs, now)
 			require.NoError(t, err)
 			out, err := record.EncodeCompressed(slices.Clone(prefix), recs, now, c)
+			require.Equal(t, out[len(prefix):], build(t, recs, now, c))
 			require.NoError(t, err)
 			require.Equal(t, prefix, out[:len(prefix)])
 			b := out[len(prefix):]

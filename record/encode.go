@@ -63,22 +63,10 @@ func EncodeCompressed(dst []byte, recs []Record, now time.Time, c Compression) (
 	if m.size-HeaderSize > MaxDecompressed {
 		return Encode(dst, recs, now)
 	}
-	plain, packed := getBuffer(), getBuffer()
+	plain := getBuffer()
 	defer plain.free()
-	defer packed.free()
 	plain.b = appendRecords(slices.Grow(plain.b[:0], int(m.size)-HeaderSize), recs, m)
-	smaller := false
-	packed.b, smaller = c.compress(packed.b[:0], plain.b)
-	records := packed.b
-	if !smaller {
-		records, c = plain.b, NoCompression
-	}
-	start := len(dst)
-	out := slices.Grow(dst, HeaderSize+len(records))
-	out = append(out, make([]byte, HeaderSize)...)
-	out = append(out, records...)
-	putHeader(out[start:], m, len(recs), c)
-	return out, nil
+	return pack(dst, plain.b, m, len(recs), c), nil
 }
 
 // EncodedSize is the exact number of bytes that Encode appends for the same
@@ -180,13 +168,15 @@ func fieldSize(f []byte) int64 {
 func appendRecords(b []byte, recs []Record, m measures) []byte {
 	for i := range recs {
 		r := &recs[i]
-		b = appendRecord(b, r, millis(r.Timestamp, m.now)-m.first, int64(i))
+		delta := millis(r.Timestamp, m.now) - m.first
+		b = appendRecord(b, r, bodySize(r, delta, int64(i)), delta, int64(i))
 	}
 	return b
 }
 
-func appendRecord(b []byte, r *Record, timeDelta, offsetDelta int64) []byte {
-	b = appendVarint(b, bodySize(r, timeDelta, offsetDelta))
+// appendRecord appends a record; body is its bodySize.
+func appendRecord(b []byte, r *Record, body, timeDelta, offsetDelta int64) []byte {
+	b = appendVarint(b, body)
 	b = append(b, 0)
 	b = appendVarint(b, timeDelta)
 	b = appendVarint(b, offsetDelta)

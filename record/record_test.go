@@ -64,6 +64,7 @@ func TestRoundTrip(t *testing.T) {
 			require.NoError(t, err)
 			batch := run[start:]
 			require.Equal(t, record.EncodedSize(recs, now), len(batch))
+			require.Equal(t, batch, build(t, recs, now, record.NoCompression))
 			checkBound(t, recs, len(batch))
 			record.Stamp(batch, offset, epoch)
 			sizes = append(sizes, len(batch))
@@ -81,6 +82,37 @@ func TestRoundTrip(t *testing.T) {
 		require.Equal(t, want, collect(t, run))
 		checkRun(t, run, want, sizes)
 	})
+}
+
+// build makes a batch with a Builder that was used before.
+func build(t require.TestingT, recs []record.Record, now time.Time, c record.Compression) []byte {
+	var b record.Builder
+	require.NoError(t, b.Add(&record.Record{Value: []byte("before")}, time.UnixMilli(77)))
+	b.Reset()
+	for i := range recs {
+		require.NoError(t, b.Add(&recs[i], now))
+		require.Equal(t, i+1, b.Count())
+		require.Equal(t, record.EncodedSize(recs[:i+1], now), b.Size())
+	}
+	prefix := []byte("prefix")
+	out, err := b.Encode(prefix, c)
+	require.NoError(t, err)
+	require.Equal(t, prefix, out[:len(prefix)])
+	return out[len(prefix):]
+}
+
+func TestBuilderRefuses(t *testing.T) {
+	var b record.Builder
+	now := time.UnixMilli(goldenTime)
+	_, err := b.Encode(nil, record.NoCompression)
+	require.ErrorIs(t, err, record.ErrEmpty)
+	require.NoError(t, b.Add(&record.Record{Value: []byte("v")}, now))
+	size := b.Size()
+	require.ErrorIs(t, b.Add(&record.Record{}, time.Time{}), record.ErrTimestamp)
+	require.ErrorIs(t, b.Add(&record.Record{Timestamp: time.UnixMilli(-1)}, now), record.ErrTimestamp)
+	require.Equal(t, size, b.Size(), "nothing was added")
+	_, err = b.Encode(nil, 77)
+	require.ErrorIs(t, err, record.ErrUnsupported)
 }
 
 // checkBound compares the sum of MaxRecordSize with the truth.
