@@ -11,6 +11,9 @@ import "time"
 // The window is the peer's rate times the target. A rate is measured over a quarter
 // of the target. It may be too low, when there was too little to send; so it lowers
 // the window only if that was used up, in this measurement and in the one before.
+// Where bulk comes in bursts, one that is over earlier is a measurement too, if it was
+// as much as the window allows for a quarter of the target; so short a one may be too
+// high, and at most doubles the window.
 type pace struct {
 	window int // bytes
 	most   int // the window never exceeds it, and
@@ -60,11 +63,17 @@ func (p *pace) left(now time.Duration, seq uint64, size, inFlight int) {
 func (p *pace) took(now time.Duration, seq uint64, bytes, inFlight int) {
 	p.time(now, seq)
 	p.acked += bytes
-	passed := now - p.began
-	if passed < max(p.target/4, 1) {
+	passed, burst := now-p.began, inFlight == bytes && p.acked >= p.window/4
+	full := passed >= max(p.target/4, 1)
+	if !full && !burst {
 		return
 	}
-	fits := int(min(float64(p.acked)/float64(passed)*float64(p.target), float64(p.most)))
+	fits := int(min(float64(p.acked)/float64(max(passed, 1))*float64(p.target), float64(p.most)))
+	if !full {
+		p.window = max(p.window, min(fits, 2*p.window))
+		p.measure(now, false)
+		return
+	}
 	if fits > p.window {
 		p.window = fits
 	} else if p.usedUp && p.before {

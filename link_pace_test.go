@@ -191,3 +191,23 @@ func TestLinkWithLittleToSendKeepsItsWindow(t *testing.T) {
 	require.Greater(t, w.load(time.Second), 0.95)
 	require.Equal(t, linkWindow, w.ends[0].pace.window)
 }
+
+// Bursts that the way takes at once widen the window: their batches need not be cut.
+// Where the way is slow they do not.
+func TestLinkLearnsFromBursts(t *testing.T) {
+	for rate, window := range map[float64][2]int{200e6: {4 << 20, linkWindow}, 2e6: {leastWindow, 2 << 20}} {
+		w := newWay(t, rate, 100*time.Microsecond, 1<<20)
+		for range 100 {
+			w.step(0, func(l *link, out *linkOut) {
+				require.True(t, l.send(w.now, protocol.Payload{Appends: []protocol.Append{{Batch: linkBulk[:w.item]}}}, out))
+			})
+			for w.ends[0].inFlight > 0 {
+				w.pass(6 * time.Millisecond)
+				w.step(1, func(l *link, out *linkOut) { require.True(t, l.send(w.now, linkItem(1, 100), out)) }) // as a fetch does
+			}
+			w.pass(50 * time.Millisecond)
+		}
+		require.GreaterOrEqual(t, w.ends[0].pace.window, window[0])
+		require.LessOrEqual(t, w.ends[0].pace.window, window[1])
+	}
+}
