@@ -42,8 +42,7 @@ func (s *Store) build(g *group, cuts []cut) *change {
 	c.batch = s.newBatch(size + 256*(len(g.ops)+1))
 	w := writer{c.batch}
 	if s.inSegment >= s.o.SegmentBytes {
-		s.counters.segment++
-		s.inSegment, s.saveCounters = 0, true
+		s.nextSegment()
 	}
 	for i, op := range g.ops {
 		if k := c.logs[op.Log]; k != nil && i >= k.begin {
@@ -68,6 +67,7 @@ func (s *Store) build(g *group, cuts []cut) *change {
 		w.set(keyCounters, s.counters.encode())
 		s.saveCounters = false
 	}
+	s.inMemtable += int64(c.batch.Len()) + memtableEntry*int64(c.batch.Count())
 	// A synced group that changes nothing still waits for the groups before it.
 	if !c.batch.Empty() || g.synced {
 		w.mark(s)
@@ -240,6 +240,11 @@ func (s *Store) append(b writer, l *log, op storage.Op) {
 		info, _ := record.Peek(v)
 		at = info.End()
 	}
+}
+
+func (s *Store) nextSegment() {
+	s.counters.segment++
+	s.inSegment, s.saveCounters = 0, true
 }
 
 func (s *Store) nextLocal() uint64 {

@@ -54,6 +54,12 @@ func (s *Store) commitGroup(g *group) bool {
 	if s.guard.Err() != nil {
 		return true // the syncer gives it its error
 	}
+	if s.inMemtable >= s.o.MemtableBytes {
+		if err := s.flush(); err != nil {
+			s.guard.Fail(err)
+			return true
+		}
+	}
 	s.building.Lock()
 	cuts := s.cuts(g)
 	s.building.Unlock()
@@ -82,16 +88,33 @@ func (s *Store) commitGroup(g *group) bool {
 	return true
 }
 
-// apply puts b into effect without waiting for the disk. Pebble panics where it
-// sees no way on, possibly with its locks held: then it must not be called again.
+// apply puts b into effect without waiting for the disk.
 func (s *Store) apply(b *pebble.Batch) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.wedged.Store(true)
-			err = panicError(r)
-		}
-	}()
+	defer s.recovered(&err)
 	return s.db.ApplyNoSyncWait(b, pebble.Sync)
+}
+
+// memtableEntry is about what a memtable needs for an entry besides key and value.
+const memtableEntry = 64
+
+// flush ends the memtable before it is full, and the segment with it. If Pebble ended it
+// the segment would go on in the next one, and their tables would overlap in all logs.
+// It does not wait until the tables are written.
+func (s *Store) flush() (err error) {
+	defer s.recovered(&err)
+	s.inMemtable = 0
+	s.nextSegment()
+	_, err = s.db.AsyncFlush()
+	return err
+}
+
+// recovered makes an error of a panic. Pebble panics where it sees no way on, possibly
+// with its locks held: then it must not be called again.
+func (s *Store) recovered(err *error) {
+	if r := recover(); r != nil {
+		s.wedged.Store(true)
+		*err = panicError(r)
+	}
 }
 
 // announce makes readers of logs that lose data wait for publish: between the two

@@ -19,18 +19,21 @@ const engineFormat = pebble.FormatTableFormatV6
 // engineOptions sets Pebble up for large values that are written once, in key order.
 func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Options {
 	opts := &pebble.Options{
-		FS:                          fs,
-		Logger:                      l,
-		EventListener:               l.events(),
-		FormatMajorVersion:          engineFormat,
-		CacheSize:                   o.CacheBytes,
-		MemTableSize:                uint64(o.MemtableBytes),
+		FS:                 fs,
+		Logger:             l,
+		EventListener:      l.events(),
+		FormatMajorVersion: engineFormat,
+		CacheSize:          o.CacheBytes,
+		// Some more than flush lets it have, for the group that goes beyond that.
+		MemTableSize:                uint64(o.MemtableBytes + o.MemtableBytes/8),
 		MemTableStopWritesThreshold: 4,
-		// Only the tables that hold the small keys overlap; the others are moved down
-		// as they are. Stopping writes would help nobody.
-		L0CompactionThreshold: 4,
-		L0StopWritesThreshold: 1000,
-		LBaseMaxBytes:         256 << 20,
+		// Only the tables that hold the small keys overlap and are merged, which is cheap;
+		// the others are moved down as they are, once there are too many of them.
+		// Stopping writes would help nobody.
+		L0CompactionThreshold:     4,
+		L0CompactionFileThreshold: 64,
+		L0StopWritesThreshold:     1000,
+		LBaseMaxBytes:             256 << 20,
 		// Large values: fewer, larger tables keep the manifest and the file table short.
 		FlushSplitBytes: 16 << 20,
 		// Running out of file descriptors would fail the store: stay far below common
@@ -38,11 +41,28 @@ func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Option
 		MaxOpenFiles: 256,
 	}
 	opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	// Below L0 only what was merged is in tables of that size. It is small because Pebble
+	// merges tables that it could move as long as L0 has less than 25 times as much.
 	for i := range opts.TargetFileSizes {
-		opts.TargetFileSizes[i] = 16 << 20
+		opts.TargetFileSizes[i] = 4 << 20
 	}
+	opts.TargetFileSizes[0] = 16 << 20
+	opts.Experimental.SpanPolicyFunc = tableEnd
 	opts.CompactionConcurrencyRange = func() (int, int) { return 1, 2 }
 	return opts
+}
+
+// tableEnd is where a table that begins at key has to end: the small keys are in tables
+// of their own, and so is each segment, also what deletes parts of an old one. Otherwise
+// tables of appended data would overlap, and be merged instead of moved.
+func tableEnd(key []byte) (policy pebble.SpanPolicy, end []byte, err error) {
+	switch {
+	case key[0] < prefixData:
+		return policy, []byte{prefixData}, nil
+	case len(key) < 1+8: // not ours
+		return policy, nil, nil
+	}
+	return policy, segmentKey(be.Uint64(key[1:]) + 1), nil
 }
 
 // engineLogger is where Pebble's words go. Pebble calls Fatalf where it expects

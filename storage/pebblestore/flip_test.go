@@ -142,6 +142,7 @@ type verdict string
 const (
 	refused verdict = "refused" // by Open
 	partly  verdict = "partly"  // some logs say that they are damaged
+	ended   verdict = "ended"   // by a compaction that met the damage
 	whole   verdict = "whole"
 )
 
@@ -169,6 +170,9 @@ func (d disk) judge(fs vfs.FS) (v verdict, err error) {
 		if v, said = m.orDamaged(s); said == "" {
 			return v, nil
 		}
+	}
+	if strings.Contains(said, storage.ErrPoisoned.Error()) {
+		return ended, nil
 	}
 	return "", errors.New(said)
 }

@@ -22,11 +22,11 @@ import (
 //	08 segment local base         one record batch
 //
 // Appended data goes to the newest segment; segments have no end of their own, the
-// number just rises once about SegmentBytes were written, so that what is flushed
-// together lies together and tables do not overlap. Per log, the index says from
-// which offset on a segment holds it: up to the next entry's offset, or the log's
-// end. It is authoritative: a batch key outside its entry's interval does not
-// exist.
+// number just rises once about SegmentBytes were written, and with each memtable, so
+// that what is flushed together lies together and tables do not overlap. Per log, the
+// index says from which offset on a segment holds it: up to the next entry's offset,
+// or the log's end. It is authoritative: a batch key outside its entry's interval does
+// not exist.
 const (
 	prefixMeta   = 1
 	prefixState  = 2
@@ -70,6 +70,9 @@ func indexKey(local, segment uint64) []byte {
 	k = be.AppendUint64(k, local)
 	return be.AppendUint64(k, segment)
 }
+
+// segmentKey is before all data of a segment and behind that of earlier ones.
+func segmentKey(segment uint64) []byte { return be.AppendUint64([]byte{prefixData}, segment) }
 
 const dataKeySize = 1 + 24
 

@@ -97,7 +97,7 @@ func (w *bulkWriter) next(rng *rand.Rand) []storage.Op {
 
 // tiny is for the mix.
 func tiny(fs vfs.FS) pebblestore.Options {
-	return pebblestore.Options{FS: fs, CacheBytes: 1 << 20, MemtableBytes: 16 << 10, SegmentBytes: 4 << 10}
+	return pebblestore.Options{FS: fs, CacheBytes: 1 << 20, MemtableBytes: 16 << 10, SegmentBytes: 12 << 10}
 }
 
 // moment is what a store must show after some of the groups.

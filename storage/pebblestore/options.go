@@ -18,7 +18,8 @@ type Options struct {
 	// tables are written. Default 64 MiB.
 	MemtableBytes int64
 	// SegmentBytes is how much is appended, over all logs, before the next segment
-	// begins. Space is freed by whole segments. Default: MemtableBytes.
+	// begins; one also begins with each memtable. Space is freed by whole segments.
+	// Each is in tables of its own: small ones make many. Default: MemtableBytes.
 	SegmentBytes int64
 	// CloseTimeout bounds how long Close waits for queued groups, and then again
 	// for the files to be released. Default 10 s.

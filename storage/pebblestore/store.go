@@ -112,7 +112,8 @@ type Store struct {
 	// Only the committer uses these, and Open before it starts.
 	counters     counters
 	saveCounters bool
-	inSegment    int64
+	inSegment    int64                   // bytes appended
+	inMemtable   int64                   // bytes, about
 	refused      map[storage.LogID]error // by an op that did not fit
 
 	spares chan *pebble.Batch
