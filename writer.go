@@ -12,6 +12,10 @@ import (
 // gathers into the next.
 const groupsInFlight = 2
 
+// overlapBytes is how much the second of them must have. To apply less takes next to no
+// time, and it would only keep what comes meanwhile out of the group that is synced next.
+const overlapBytes = 128 << 10
+
 // groupBytes bounds a group, unless one turn is larger.
 const groupBytes = 32 << 20
 
@@ -27,7 +31,8 @@ type storeWriter struct {
 
 	mu       sync.Mutex
 	pending  []writeGroup    // one per turn, in order
-	queued   int64           // bytes in pending and in flight
+	waiting  int64           // bytes in pending
+	queued   int64           // and those in flight
 	busy     bool            // someone is handing a group to the store
 	inFlight []time.Duration // when each group was handed over
 	broken   bool
@@ -73,6 +78,7 @@ func (w *storeWriter) submit(loop int, ops []storage.Op, synced bool) {
 		}
 	}
 	w.queued += turn.bytes
+	w.waiting += turn.bytes
 	w.pending = append(w.pending, turn)
 	w.mu.Unlock()
 	w.pump()
@@ -83,7 +89,7 @@ func (w *storeWriter) submit(loop int, ops []storage.Op, synced bool) {
 func (w *storeWriter) pump() {
 	for {
 		w.mu.Lock()
-		if w.busy || w.broken || len(w.inFlight) >= groupsInFlight || len(w.pending) == 0 {
+		if w.busy || w.broken || !w.due() {
 			w.mu.Unlock()
 			return
 		}
@@ -100,6 +106,17 @@ func (w *storeWriter) pump() {
 	}
 }
 
+// due reports whether the store may have another group now. w.mu is held.
+func (w *storeWriter) due() bool {
+	switch len(w.inFlight) {
+	case 0:
+		return len(w.pending) > 0
+	case groupsInFlight:
+		return false
+	}
+	return w.waiting >= overlapBytes
+}
+
 // next takes turns for one group: at least one, then more while they fit. w.mu is held.
 func (w *storeWriter) next() writeGroup {
 	group, n := w.pending[0], 1
@@ -111,6 +128,7 @@ func (w *storeWriter) next() writeGroup {
 		n++
 	}
 	w.pending = dropFront(w.pending, n)
+	w.waiting -= group.bytes
 	return group
 }
 
@@ -120,7 +138,7 @@ func (w *storeWriter) done(group writeGroup, res storage.Result) {
 	w.queued -= group.bytes
 	if res.Err != nil {
 		w.broken = true
-		w.pending = nil
+		w.pending, w.waiting = nil, 0
 	}
 	w.mu.Unlock()
 	if res.Err != nil {
