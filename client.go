@@ -40,8 +40,8 @@ type ClientOptions struct {
 }
 
 // NewClient makes a Client over the brokers that source returns at the time of
-// each call; closed ones are passed over. source is called from any goroutine and
-// does not block.
+// each call; closed ones are passed over, and a Producer goes on asking an open one that
+// it has found about its topic. source is called from any goroutine and does not block.
 func NewClient(source func() []*Broker, o ClientOptions) *Client {
 	if o.DefaultReplicationFactor <= 0 {
 		o.DefaultReplicationFactor = 3

@@ -13,7 +13,8 @@ import "time"
 // the window only if that was used up, in this measurement and in the one before.
 // Where bulk comes in bursts, one that is over earlier is a measurement too, if it was
 // as much as the window allows for a quarter of the target; so short a one may be too
-// high, and at most doubles the window.
+// high, and at most doubles the window. Bursts need not use up the window: more under way
+// than twice what fits the target shows as well that the rate is no lower than could be.
 type pace struct {
 	window int // bytes
 	most   int // the window never exceeds it, and
@@ -24,6 +25,7 @@ type pace struct {
 	longest  time.Duration // at most
 	began    time.Duration // the present measurement
 	acked    int           // bytes in it
+	peak     int           // the most that was under way in it
 	usedUp   bool          // the window, in it,
 	before   bool          // and in the one before
 
@@ -56,6 +58,7 @@ func (p *pace) left(now time.Duration, seq uint64, size, inFlight int) {
 		}
 	}
 	p.usedUp = p.usedUp || inFlight >= p.window
+	p.peak = max(p.peak, inFlight)
 }
 
 // took notes that the peer took bytes, with all envelopes up to seq; inFlight still
@@ -76,15 +79,16 @@ func (p *pace) took(now time.Duration, seq uint64, bytes, inFlight int) {
 	}
 	if fits > p.window {
 		p.window = fits
-	} else if p.usedUp && p.before {
+	} else if p.usedUp && p.before || p.peak > 2*fits {
 		p.window = max(fits, p.window/2, p.least)
 	}
 	p.before = p.usedUp
 	p.measure(now, inFlight-bytes >= p.window)
+	p.peak = inFlight - bytes
 }
 
 func (p *pace) measure(now time.Duration, usedUp bool) {
-	p.began, p.acked, p.usedUp = now, 0, usedUp
+	p.began, p.acked, p.usedUp, p.peak = now, 0, usedUp, 0
 }
 
 // time learns how long the way is; over a long one the target must be longer, for a

@@ -193,21 +193,49 @@ func TestLinkWithLittleToSendKeepsItsWindow(t *testing.T) {
 }
 
 // Bursts that the way takes at once widen the window: their batches need not be cut.
-// Where the way is slow they do not.
+// Where the way is slow they do not; where it becomes slow the window is lowered again, and
+// control does not wait long behind them.
 func TestLinkLearnsFromBursts(t *testing.T) {
-	for rate, window := range map[float64][2]int{200e6: {4 << 20, linkWindow}, 2e6: {leastWindow, 2 << 20}} {
-		w := newWay(t, rate, 100*time.Microsecond, 1<<20)
+	for _, c := range []struct {
+		rate, later float64
+		burst       int // MiB
+		atLeast     int
+		atMost      int
+	}{
+		{200e6, 200e6, 1, 4 << 20, linkWindow},
+		{2e6, 2e6, 1, leastWindow, 2 << 20},
+		{200e6, 1e6, 8, leastWindow, 2 << 20},
+		{200e6, 4e6, 8, leastWindow, 4 << 20},
+	} {
+		w := newWay(t, c.rate, 100*time.Microsecond, 1<<20)
 		for range 100 {
-			w.step(0, func(l *link, out *linkOut) {
-				require.True(t, l.send(w.now, protocol.Payload{Appends: []protocol.Append{{Batch: linkBulk[:w.item]}}}, out))
-			})
-			for w.ends[0].inFlight > 0 {
-				w.pass(6 * time.Millisecond)
-				w.step(1, func(l *link, out *linkOut) { require.True(t, l.send(w.now, linkItem(1, 100), out)) }) // as a fetch does
-			}
-			w.pass(50 * time.Millisecond)
+			w.burst(c.burst)
 		}
-		require.GreaterOrEqual(t, w.ends[0].pace.window, window[0])
-		require.LessOrEqual(t, w.ends[0].pace.window, window[1])
+		w.rate = c.later
+		for range 20 {
+			w.worst = 0
+			w.burst(c.burst)
+		}
+		require.GreaterOrEqual(t, w.ends[0].pace.window, c.atLeast)
+		require.LessOrEqual(t, w.ends[0].pace.window, c.atMost)
+		require.Less(t, w.worst, linkT/6)
 	}
+}
+
+// burst sends so many items of bulk at once, and a control payload a little later, and
+// waits until the peer has acknowledged all of it, which does what a follower does.
+func (w *wayRun) burst(items int) {
+	for range items {
+		w.step(0, func(l *link, out *linkOut) {
+			require.True(w.t, l.send(w.now, protocol.Payload{Appends: []protocol.Append{{Batch: linkBulk[:w.item]}}}, out))
+		})
+	}
+	for n := 0; w.ends[0].inFlight > 0; n++ {
+		w.pass(6 * time.Millisecond)
+		w.step(1, func(l *link, out *linkOut) { require.True(w.t, l.send(w.now, linkItem(uint64(w.now), 100), out)) })
+		if n == 3 {
+			w.step(0, func(l *link, out *linkOut) { require.True(w.t, l.send(w.now, linkItem(uint64(w.now), 100), out)) })
+		}
+	}
+	w.pass(50 * time.Millisecond)
 }

@@ -107,8 +107,9 @@ func newProducer(t *Topic, o ProducerOptions) *Producer {
 // AppendAsync queues a record and returns; its bytes are copied. It blocks only
 // while MaxBufferedBytes are under way. done is called once, from the Producer's
 // own goroutine, in the order of the appends within each partition; it must not
-// block, nor call AppendAsync, Flush or Close. When AppendAsync fails the record
-// was not queued and done is not called.
+// block, nor call AppendAsync, Flush or Close. Records that fail together may get the
+// same error value. When AppendAsync fails the record was not queued and done is not
+// called.
 func (p *Producer) AppendAsync(ctx context.Context, rec Record, done func(Result, error)) error {
 	ctx = given(ctx)
 	_, err := p.appendAsync(ctx, rec, done)
@@ -142,9 +143,10 @@ func (p *Producer) appendAsync(ctx context.Context, rec Record, done func(Result
 
 // knownTopic is the topic as a broker at hand knew it when it was last looked up.
 type knownTopic struct {
-	via     *Broker
-	topic   protocol.Topic
-	changed <-chan struct{} // closed with the next change of what the broker knows
+	via      *Broker
+	topic    protocol.Topic
+	maxBatch int             // the least MaxBatchBytes of the brokers at hand
+	changed  <-chan struct{} // closed with the next change of what the broker knows
 }
 
 // topicNow finds the topic. Most calls find it where the last one did.
@@ -160,7 +162,12 @@ func (p *Producer) topicNow(ctx context.Context) (*knownTopic, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &knownTopic{via: b, topic: t}
+	k := &knownTopic{via: b, topic: t, maxBatch: b.cfg.MaxBatchBytes}
+	for _, other := range p.topic.client.source() {
+		if other != nil {
+			k.maxBatch = min(k.maxBatch, other.cfg.MaxBatchBytes) // any of them may come to lead
+		}
+	}
 	if now, ok, _, changed := b.view.topic(p.topic.name); ok {
 		k.topic, k.changed = now, changed
 		p.known.Store(k)
@@ -274,8 +281,10 @@ func (p *Producer) enqueue(n int, k *knownTopic, rec *Record, size int, room int
 	if s.halted {
 		return ErrResume
 	}
-	b := s.filling(size, k.via.cfg.MaxBatchBytes)
-	_ = b.records.Add(rec, now) // what can be wrong with it was found before
+	b := s.filling(size, k.maxBatch)
+	if err := b.records.Add(rec, now); err != nil { // what can be wrong with it was found before
+		return fmt.Errorf("%w: %w", ErrInvalidRecord, err)
+	}
 	b.ends = append(b.ends, done)
 	b.room += room
 	s.queued += room
@@ -414,9 +423,10 @@ func (p *Producer) end(done []ended) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range done {
-		span := done[i].b.span
-		if span.open--; span.open == 0 {
-			p.settleSpan(span)
+		for _, span := range done[i].b.spans {
+			if span.open--; span.open == 0 {
+				p.settleSpan(span)
+			}
 		}
 	}
 }

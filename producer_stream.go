@@ -59,7 +59,7 @@ type recordBatch struct {
 	records *record.Builder       // nil once it is encoded
 	ends    []func(Result, error) // by record; nil: nobody asks
 	room    int64                 // of MaxBufferedBytes
-	span    *flushSpan
+	spans   []*flushSpan          // in which its records were appended
 
 	encoded  []byte
 	route    route
@@ -100,14 +100,18 @@ func (e *ended) tell() {
 func (s *stream) filling(size, maxBatch int) *recordBatch {
 	if n := len(s.queue); n > 0 {
 		b := s.queue[n-1]
-		if b.records != nil && b.span == s.p.since && b.records.Size()+size <= maxBatch {
+		if b.records != nil && b.records.Size()+size <= maxBatch {
+			if b.spans[len(b.spans)-1] != s.p.since { // a Flush has begun meanwhile
+				b.spans = append(b.spans, s.p.since)
+				s.p.since.open++
+			}
 			return b
 		}
 	}
 	b := &recordBatch{
-		stream: s, records: s.p.builders.Get().(*record.Builder), span: s.p.since, ends: make([]func(Result, error), 0, s.usual),
+		stream: s, records: s.p.builders.Get().(*record.Builder), spans: []*flushSpan{s.p.since}, ends: make([]func(Result, error), 0, min(s.usual, 64)),
 	}
-	b.span.open++
+	s.p.since.open++
 	s.queue = append(s.queue, b)
 	return b
 }

@@ -58,6 +58,7 @@ func newStreamBench(t testingT, o ProducerOptions, brokers int) *streamBench {
 			ID: id + 1, Store: store, Coordination: memory.New(memory.Options{Manual: true}).Connect(), Loops: 1,
 			MaxRecordBytes: 64 << 10, MaxBatchBytes: 64 << 10,
 		}.withDefaults())
+		b.attached.Store(true)
 		s.b = append(s.b, b)
 	}
 	s.lead(1, 0)
@@ -703,7 +704,7 @@ func TestFlushWaitsForWhatWasBefore(t *testing.T) {
 		defer p.mu.Unlock()
 		p.since.open++
 		require.NoError(t, p.space.Acquire(t.Context(), 1))
-		return &recordBatch{span: p.since, room: 1}
+		return &recordBatch{spans: []*flushSpan{p.since}, room: 1}
 	}
 	require.NoError(t, p.Flush(t.Context()), "nothing is under way")
 	first := begin()
@@ -739,4 +740,45 @@ func TestFlushWaitsForWhatWasBefore(t *testing.T) {
 	p.end([]ended{{b: second}})
 	require.NoError(t, <-flushed)
 	require.Zero(t, underWay(p))
+}
+
+// Records that are appended while others flush share batches all the same.
+func TestFlushCutsNoBatches(t *testing.T) {
+	s := newStreamBench(t, ProducerOptions{}, 1)
+	s.add(1, 10)
+	first := s.sent(1)
+	flushed := make(chan error, 50)
+	for range cap(flushed) {
+		s.add(1, 10)
+		s.p.mu.Lock()
+		before := s.p.since
+		s.p.mu.Unlock()
+		go func() { flushed <- s.p.Flush(t.Context()) }()
+		for begun := false; !begun; runtime.Gosched() {
+			s.p.mu.Lock()
+			begun = before.sealed
+			s.p.mu.Unlock()
+		}
+	}
+	s.answer(first[0], protocol.OK, Appended, 0)
+	rest := s.sent(1)
+	require.Len(t, rest, 1)
+	require.Len(t, values(t, rest[0].Batch), cap(flushed))
+	require.Empty(t, flushed)
+	s.answer(rest[0], protocol.OK, Appended, 1)
+	for range cap(flushed) {
+		require.NoError(t, <-flushed)
+	}
+	require.Zero(t, underWay(s.p))
+}
+
+// A batch is no larger than any broker at hand takes: another one may come to lead.
+func TestBatchesFitEveryBroker(t *testing.T) {
+	s := newStreamBench(t, ProducerOptions{}, 2)
+	s.b[0].cfg.MaxBatchBytes = 4 << 20
+	s.lead(2, 5)
+	s.add(20, 50_000)
+	for _, a := range s.sent(2) {
+		require.LessOrEqual(t, len(a.Batch), s.b[1].cfg.MaxBatchBytes)
+	}
 }

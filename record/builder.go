@@ -60,8 +60,15 @@ func (b *Builder) Encode(dst []byte, c Compression) ([]byte, error) {
 	return pack(dst, b.records, measures{first: b.first, max: b.max}, b.count, c), nil
 }
 
-// Reset empties the Builder and keeps its memory.
-func (b *Builder) Reset() { *b = Builder{records: b.records[:0]} }
+// Reset empties the Builder. It keeps its memory if most of that was of use, so that one
+// large batch does not make all later ones large.
+func (b *Builder) Reset() {
+	kept := b.records[:0]
+	if cap(kept) > 4*len(b.records) {
+		kept = nil
+	}
+	*b = Builder{records: kept}
+}
 
 // pack appends a batch of encoded records, compressed where that makes them smaller.
 func pack(dst, records []byte, m measures, count int, c Compression) []byte {

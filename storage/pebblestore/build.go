@@ -68,6 +68,9 @@ func (s *Store) build(g *group, cuts []cut) *change {
 		s.saveCounters = false
 	}
 	s.inMemtable += int64(c.batch.Len()) + memtableEntry*int64(c.batch.Count())
+	if int64(c.batch.Len()) >= memtable(s.o)/2 {
+		s.inMemtable = s.o.MemtableBytes // Pebble makes a memtable of so large a batch, and begins another
+	}
 	// A synced group that changes nothing still waits for the groups before it.
 	if !c.batch.Empty() || g.synced {
 		w.mark(s)

@@ -54,7 +54,7 @@ func (s *Store) commitGroup(g *group) bool {
 	if s.guard.Err() != nil {
 		return true // the syncer gives it its error
 	}
-	if s.inMemtable >= s.o.MemtableBytes {
+	if s.inMemtable > 0 && s.inMemtable+g.size() > s.o.MemtableBytes {
 		if err := s.flush(); err != nil {
 			s.guard.Fail(err)
 			return true
@@ -96,6 +96,16 @@ func (s *Store) apply(b *pebble.Batch) (err error) {
 
 // memtableEntry is about what a memtable needs for an entry besides key and value.
 const memtableEntry = 64
+
+// size is about what the group takes in a memtable.
+func (g *group) size() (n int64) {
+	for i := range g.ops {
+		for _, b := range g.ops[i].Batches {
+			n += int64(len(b)) + memtableEntry
+		}
+	}
+	return n
+}
 
 // flush ends the memtable before it is full, and the segment with it. If Pebble ended it
 // the segment would go on in the next one, and their tables would overlap in all logs.

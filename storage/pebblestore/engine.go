@@ -16,6 +16,9 @@ import (
 // one that ends in a torn write.
 const engineFormat = pebble.FormatTableFormatV6
 
+// memtable is the size of Pebble's memtables. Pebble takes no more than 4 GiB.
+func memtable(o Options) int64 { return min(o.MemtableBytes+o.MemtableBytes/8, 4<<30-1) }
+
 // engineOptions sets Pebble up for large values that are written once, in key order.
 func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Options {
 	opts := &pebble.Options{
@@ -25,7 +28,7 @@ func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Option
 		FormatMajorVersion: engineFormat,
 		CacheSize:          o.CacheBytes,
 		// Some more than flush lets it have, for the group that goes beyond that.
-		MemTableSize:                uint64(o.MemtableBytes + o.MemtableBytes/8),
+		MemTableSize:                uint64(memtable(o)),
 		MemTableStopWritesThreshold: 4,
 		// Only the tables that hold the small keys overlap and are merged, which is cheap;
 		// the others are moved down as they are, once there are too many of them.
@@ -57,9 +60,9 @@ func engineOptions(o Options, fs *pebblefs.Guard, l engineLogger) *pebble.Option
 // tables of appended data would overlap, and be merged instead of moved.
 func tableEnd(key []byte) (policy pebble.SpanPolicy, end []byte, err error) {
 	switch {
-	case key[0] < prefixData:
+	case len(key) > 0 && key[0] < prefixData:
 		return policy, []byte{prefixData}, nil
-	case len(key) < 1+8: // not ours
+	case len(key) < 1+8 || key[0] > prefixData: // not ours
 		return policy, nil, nil
 	}
 	return policy, segmentKey(be.Uint64(key[1:]) + 1), nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/stretchr/testify/require"
@@ -171,7 +172,7 @@ func (d disk) judge(fs vfs.FS) (v verdict, err error) {
 			return v, nil
 		}
 	}
-	if strings.Contains(said, storage.ErrPoisoned.Error()) {
+	if errors.Is(s.Health().Err, storage.ErrPoisoned) && pebble.IsCorruptionError(s.Health().Err) {
 		return ended, nil
 	}
 	return "", errors.New(said)

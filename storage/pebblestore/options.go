@@ -14,7 +14,7 @@ type Options struct {
 	// CacheBytes is the size of the block cache, for reads. Default 16 MiB.
 	CacheBytes int64
 	// MemtableBytes is how much is gathered in memory before it is written to a
-	// table, besides the write-ahead log. Up to four times as much is used while
+	// table, besides the write-ahead log. Up to five times as much is used while
 	// tables are written. Default 64 MiB.
 	MemtableBytes int64
 	// SegmentBytes is how much is appended, over all logs, before the next segment

@@ -2,6 +2,8 @@ package pebblestore_test
 
 import (
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -12,6 +14,48 @@ import (
 	"github.com/tidemark-log/tidemark/storage"
 	"github.com/tidemark-log/tidemark/storage/pebblestore"
 )
+
+// tableFS counts what is written to tables.
+type tableFS struct {
+	vfs.FS
+	bytes atomic.Int64
+}
+
+func (f *tableFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, c)
+	if err == nil && strings.HasSuffix(name, ".sst") {
+		file = &tableFile{file, &f.bytes}
+	}
+	return file, err
+}
+
+type tableFile struct {
+	vfs.File
+	bytes *atomic.Int64
+}
+
+func (f *tableFile) Write(p []byte) (int, error) {
+	f.bytes.Add(int64(len(p)))
+	return f.File.Write(p)
+}
+
+// Data is written to a table once, also when a group is a large part of a memtable (D23).
+func TestDataIsWrittenToTablesOnce(t *testing.T) {
+	const size, total = 32 << 10, 100 << 20
+	for logs, most := range map[int]float64{8: 1.1, 64: 1.15, 100: 1.2, 160: 1.25} {
+		fs := &tableFS{FS: vfs.NewMem()}
+		s := open(t, "d", pebblestore.Options{FS: fs, MemtableBytes: 8 << 20})
+		for at := range int64(total / size / logs) {
+			ops := []storage.Op{}
+			for p := range int32(logs) {
+				ops = append(ops, appendOp(storage.LogID{Topic: protocol.UUID{1}, Partition: p}, at, batchAt(at, 1, size)))
+			}
+			require.NoError(t, write(s, ops...).Err)
+		}
+		require.NoError(t, s.Close())
+		require.LessOrEqual(t, float64(fs.bytes.Load())/total, most, "groups of %d KiB", logs*size>>10)
+	}
+}
 
 // Tables of appended data do not overlap, and have none of the small keys, so that Pebble
 // moves them and never writes them again. What is trimmed away is in tables of its own too.
