@@ -58,7 +58,6 @@ func newStreamBench(t testingT, o ProducerOptions, brokers int) *streamBench {
 			ID: id + 1, Store: store, Coordination: memory.New(memory.Options{Manual: true}).Connect(), Loops: 1,
 			MaxRecordBytes: 64 << 10, MaxBatchBytes: 64 << 10,
 		}.withDefaults())
-		b.attached.Store(true)
 		s.b = append(s.b, b)
 	}
 	s.lead(1, 0)
@@ -91,6 +90,9 @@ func (s *streamBench) lead(leader, epoch int32) {
 
 // add queues records with their numbers as values.
 func (s *streamBench) add(records, bytes int) {
+	for _, b := range s.b {
+		b.attached.Store(true) // so that the Producer asks it again
+	}
 	for range records {
 		n := s.queued
 		value := make([]byte, bytes)
@@ -781,4 +783,23 @@ func TestBatchesFitEveryBroker(t *testing.T) {
 	for _, a := range s.sent(2) {
 		require.LessOrEqual(t, len(a.Batch), s.b[1].cfg.MaxBatchBytes)
 	}
+}
+
+// An append costs no allocation of its own: what there is is per batch.
+func TestProducerAllocates(t *testing.T) {
+	s := newStreamBench(t, ProducerOptions{}, 1)
+	s.b[0].cfg.MaxBatchBytes = 1 << 20
+	rec := Record{Key: []byte("key"), Value: make([]byte, 100), Timestamp: time.UnixMilli(1)}
+	done := func(Result, error) {}
+	s.b[0].attached.Store(true)
+	const each = 1000
+	perRun := testing.AllocsPerRun(20, func() {
+		for range each {
+			if err := s.p.AppendAsync(t.Context(), rec, done); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.sent(1)
+	})
+	require.Less(t, perRun/each, 0.1)
 }

@@ -205,6 +205,10 @@ func (h *history) open(o pebblestore.Options) (*pebblestore.Store, error) {
 		least = most
 	}
 	i, err := found(s, h.span(least, most))
+	if failed := s.Health().Err; err != nil && failed != nil { // the disk did, under what an open leaves to do
+		h.tried = true
+		return nil, errors.Join(failed, s.Close())
+	}
 	if err != nil {
 		h.breaks("%w", err)
 	}

@@ -142,6 +142,7 @@ func (s *Store) stillShows(id storage.LogID, l *log) bool {
 
 // readError says that a read failed because the store did, when that is so.
 func (s *Store) readError(err error) error {
+	cause := s.guard.Err() // the store may not have come to that yet
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -149,6 +150,8 @@ func (s *Store) readError(err error) error {
 		return storage.ErrClosed
 	case s.err != nil:
 		return fmt.Errorf("%w; read: %w", s.err, err)
+	case cause != nil:
+		return fmt.Errorf("%w: %w; read: %w", storage.ErrPoisoned, cause, err)
 	}
 	return err
 }
