@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tidemark-log/tidemark"
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 // CreateTopic creates a topic and waits until every partition has a leader and all its
@@ -20,7 +20,7 @@ func (c *Cluster) CreateTopic(ctx context.Context, name string, cfg tidemark.Top
 		if !errors.Is(err, tidemark.ErrTooFewBrokers) {
 			return fmt.Errorf("bench: topic %s: %w", name, err)
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause.Shortly(ctx); err != nil {
 			return err
 		}
 	}
@@ -42,19 +42,8 @@ func (c *Cluster) inSync(ctx context.Context, topic string, n, replicas int) err
 		if s.Leader >= 0 && len(s.ISR) == replicas {
 			return nil
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause.Shortly(ctx); err != nil {
 			return fmt.Errorf("bench: %s/%d has in sync %v: %w", topic, n, s.ISR, err)
 		}
-	}
-}
-
-func pause(ctx context.Context) error {
-	timer := time.NewTimer(5 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

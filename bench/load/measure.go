@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tidemark-log/tidemark/bench/meter"
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 // reading is what the meters show at one time.
@@ -30,7 +31,7 @@ func (r *run) read() (reading, error) {
 // measure waits for the warm-up and the time to measure, and returns what happened in
 // between. Of the records that were begun in that time the latencies count.
 func (r *run) measure(going context.Context) (meter.Round, error) {
-	if err := wait(going, r.plan.WarmUp); err != nil {
+	if err := pause.For(going, r.plan.WarmUp); err != nil {
 		return meter.Round{}, err
 	}
 	before, err := r.read()
@@ -38,11 +39,11 @@ func (r *run) measure(going context.Context) (meter.Round, error) {
 		return meter.Round{}, err
 	}
 	r.measuring.Store(true)
-	if err := wait(going, r.plan.Duration); err != nil {
+	if err := pause.For(going, r.plan.Duration); err != nil {
 		return meter.Round{}, err
 	}
 	for r.acked.Load()-before.records < r.plan.MinRecords {
-		if err := wait(going, time.Millisecond); err != nil {
+		if err := pause.For(going, time.Millisecond); err != nil {
 			return meter.Round{}, err
 		}
 	}
@@ -64,15 +65,4 @@ func difference(after, before int64) int64 {
 		return meter.Unknown
 	}
 	return after - before
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

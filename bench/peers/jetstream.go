@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tidemark-log/tidemark/bench/meter"
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 // jetStreamPeer is a stream per partition, on three servers that are connected over
@@ -104,7 +105,7 @@ func (p *jetStreamPeer) addStream(ctx context.Context, i int) error {
 			}
 			return nil
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause.Shortly(ctx); err != nil {
 			return err
 		}
 	}

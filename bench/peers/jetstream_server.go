@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 // startNATS starts three servers with JetStream, and waits until they know each other.
@@ -39,7 +41,7 @@ func startNATS(ctx context.Context, dir string, sync bool) ([]*server.Server, er
 		s.Start()
 	}
 	for !placeable(all) {
-		if err := pause(ctx); err != nil {
+		if err := pause.Shortly(ctx); err != nil {
 			return all, fmt.Errorf("servers do not know each other: %w", err)
 		}
 	}

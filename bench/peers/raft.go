@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tidemark-log/tidemark/bench/meter"
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 // raftPeer is a raft group per partition. All leaders are of this process, so that an
@@ -80,7 +81,7 @@ func (g *raftGroup) open(ctx context.Context, dir string, w *meter.Writes) error
 				return n.raft.Barrier(10 * time.Second).Error()
 			}
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause.Shortly(ctx); err != nil {
 			return fmt.Errorf("no leader: %w", err)
 		}
 	}
@@ -99,7 +100,7 @@ func (p *raftPeer) Read(ctx context.Context, partition int, f func([]byte) error
 	g := p.groups[partition]
 	for _, n := range g.nodes { // that followers have it all the same costs little to see
 		for n.fsm.applied.Load() < g.leader.fsm.applied.Load() {
-			if err := pause(ctx); err != nil {
+			if err := pause.Shortly(ctx); err != nil {
 				return fmt.Errorf("%s has applied %d of %d: %w", n.id, n.fsm.applied.Load(), g.leader.fsm.applied.Load(), err)
 			}
 		}
@@ -128,15 +129,4 @@ func (g *raftGroup) close() error {
 		errs = append(errs, n.close())
 	}
 	return errors.Join(errs...)
-}
-
-func pause(ctx context.Context) error {
-	timer := time.NewTimer(5 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidemark-log/tidemark/bench/cluster"
 	"github.com/tidemark-log/tidemark/bench/meter"
+	"github.com/tidemark-log/tidemark/bench/pause"
 )
 
 const w11InFlight = 4096
@@ -50,7 +51,7 @@ func amplification(ctx context.Context, o Options) (res Result, err error) {
 func quiet(ctx context.Context, w *meter.Writes) error {
 	for {
 		before := w.Bytes()
-		if err := sleep(ctx, 2*time.Second); err != nil {
+		if err := pause.For(ctx, 2*time.Second); err != nil {
 			return err
 		}
 		if w.Bytes()-before < 1<<20 {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidemark-log/tidemark"
 	"github.com/tidemark-log/tidemark/bench/cluster"
 	"github.com/tidemark-log/tidemark/bench/meter"
+	"github.com/tidemark-log/tidemark/bench/pause"
 	"github.com/tidemark-log/tidemark/protocol"
 	"github.com/tidemark-log/tidemark/transport"
 )
@@ -35,7 +36,7 @@ func idle(ctx context.Context, o Options) (res Result, err error) {
 		return res, err
 	}
 	// A watermark follows each append at once (D13); the rest is for the garbage.
-	if err := sleep(ctx, 3*time.Second); err != nil {
+	if err := pause.For(ctx, 3*time.Second); err != nil {
 		return res, err
 	}
 	heap := heapInUse()
@@ -47,7 +48,7 @@ func idle(ctx context.Context, o Options) (res Result, err error) {
 	if err != nil {
 		return res, err
 	}
-	if err := sleep(ctx, span); err != nil {
+	if err := pause.For(ctx, span); err != nil {
 		return res, err
 	}
 	after, err := meter.CPU()
@@ -72,15 +73,6 @@ func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // traffic counts messages between brokers: all, and those with something in them.

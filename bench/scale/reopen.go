@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidemark-log/tidemark"
 	"github.com/tidemark-log/tidemark/bench/cluster"
+	"github.com/tidemark-log/tidemark/bench/pause"
 	"github.com/tidemark-log/tidemark/coordination"
 	"github.com/tidemark-log/tidemark/coordination/pebblecoord"
 )
@@ -140,7 +141,7 @@ func fillAndKill(ctx context.Context, job childJob, l *ledger) error {
 	var done childDone
 	err = json.NewDecoder(bufio.NewReader(out)).Decode(&done)
 	if err == nil {
-		err = sleep(ctx, time.Second) // it is in the midst of appending
+		err = pause.For(ctx, time.Second) // it is in the midst of appending
 	}
 	killErr := child.Process.Kill()
 	_ = child.Wait() // it was killed
